@@ -6,7 +6,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
-.PHONY: help run bench build test examples brokered loom miri aarch64 soak fuzz wire hostile churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
+.PHONY: help run bench build test examples brokered loom miri aarch64 soak fuzz wire hostile octets tpdus churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +114,15 @@ wire: rust ## damaged records of the broker's wire, until OCTETS (100,000,000) w
 
 hostile: build ## a peer that overwrites the shared memory at any time, in every mode, for MINUTES (60)
 	$(CARGO) run --release --quiet --package underpass-tests --bin soak -- --minutes $(MINUTES) --program hostile
+
+octets: rust ## hostile octets to a transport in every state of classes 4 and 2, until OCTETS (100,000,000) went in
+	UNDERPASS_TEST_OCTETS=$(OCTETS) $(CARGO) test --package underpass-engine --test hostile -- \
+	    --ignored --exact hostile_octets_for_long --nocapture
+
+# By itself, since it looks at the memory of its process.
+TPDUS ?= 100000000
+tpdus: rust ## as many TPDUs as TPDUS (100,000,000) over each kind of link, with losses, repetitions and changes on the way
+	UNDERPASS_TEST_TPDUS=$(TPDUS) $(CARGO) test --release --package underpass-engine --test streams -- --exact links::soak --nocapture
 
 churn: build ## connections opened, used and closed for ten minutes each in two settings: memory and descriptors stay flat
 	for mode in default "at once"; do \

@@ -7,7 +7,7 @@
 mod reassembly;
 
 use crate::bucket::Bucket;
-use crate::layer::{Layer, Outbox};
+use crate::layer::{Layer, Outbox, no_packet};
 use crate::service::{Fate, Indication, Peer, Request, Time};
 use crate::wire::Writer;
 use crate::wire::clnp::{Clnp, Discard, Header, NotClnp, Nsap, Report, Segment, options};
@@ -192,8 +192,7 @@ impl Internet {
 
     /// Octets that a frame has room for behind its headroom.
     fn room(&self) -> usize {
-        let geometry = self.arena.geometry();
-        (geometry.frame_size - geometry.headroom) as usize
+        self.arena.geometry().room()
     }
 
     fn push(&self, destination: Mac, clnp: &Clnp<'_>, buffer: &mut Buffer) {
@@ -338,11 +337,7 @@ impl Layer for Internet {
     fn request(&mut self, request: Request, _: Time, out: &mut Outbox) {
         match request {
             Request::Unitdata { to, buffer } => self.send(to, buffer, out),
-            Request::Return { .. } => out.down(request),
-            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => {
-                out.up(Indication::complete(buffer, Fate::Refused));
-            }
-            Request::Connect { .. } | Request::Accept { .. } | Request::Disconnect { .. } => {}
+            request => no_packet(request, out),
         }
     }
 

@@ -5,7 +5,7 @@
 //! released. When it is gone, the next one makes another. What is lost with it is for the layer above to notice, as with any network
 //! without connections.
 
-use crate::layer::{Layer, Outbox};
+use crate::layer::{Layer, Outbox, no_packet};
 use crate::service::{Cep, Details, Fate, Indication, Peer, Request, Time};
 use crate::wire::tpdu::Reason;
 use std::collections::VecDeque;
@@ -137,11 +137,7 @@ impl Layer for Convergence {
     fn request(&mut self, request: Request, _: Time, out: &mut Outbox) {
         match request {
             Request::Unitdata { to, buffer } => self.unitdata(to, buffer, out),
-            Request::Return { .. } => out.down(request),
-            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => {
-                out.up(Indication::complete(buffer, Fate::Refused));
-            }
-            Request::Connect { .. } | Request::Accept { .. } | Request::Disconnect { .. } => {}
+            request => no_packet(request, out),
         }
     }
 

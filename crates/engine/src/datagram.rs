@@ -1,14 +1,14 @@
 //! Network over IP: each packet is a UDP datagram between two sockets' addresses, behind CLNP's inactive subset, as over a link
 //! whose packets begin with the headers of IP and UDP.
 
-use crate::layer::{Layer, Outbox};
+use crate::layer::{Layer, Outbox, no_packet};
 use crate::service::{Fate, Indication, Peer, Request, Time};
 use crate::wire::Writer;
 use crate::wire::clnp::Clnp;
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use underpass_link::arena::Arena;
 use underpass_link::ip::{self, Ecn, Header, Template};
+use underpass_link::table::Table;
 
 /// Octets of the longest headers: IPv6, UDP and the inactive subset.
 pub const HEADERS: usize = ip::IPV6 + INACTIVE;
@@ -29,20 +29,15 @@ pub struct Counters {
 pub struct Datagram {
     arena: Arena,
     own: SocketAddr,
-    /// Their addresses, and what goes in front of packets to them.
-    peers: Vec<(SocketAddr, Template)>,
-    /// Numbers of peers, by their addresses.
-    known: HashMap<SocketAddr, u32>,
-    /// Whoever sent the last packet, and most likely sends the next one.
-    last: u32,
+    /// By their addresses, and what goes in front of packets to them.
+    peers: Table<SocketAddr, Template>,
     counters: Counters,
 }
 
 impl Datagram {
     /// An entity at this address.
     pub fn new(arena: Arena, own: SocketAddr) -> Datagram {
-        let (peers, known, counters) = (Vec::new(), HashMap::new(), Counters::default());
-        Datagram { arena, own, peers, known, last: 0, counters }
+        Datagram { arena, own, peers: Table::default(), counters: Counters::default() }
     }
 
     /// Octets of headers in front of what the layer above sends.
@@ -55,27 +50,16 @@ impl Datagram {
     pub fn peer(&mut self, address: SocketAddr) -> Option<Peer> {
         // As packets have it, without flow information and scope.
         let address = SocketAddr::new(address.ip(), address.port());
-        if let Some(number) = self.find(address) {
+        if let Some(number) = self.peers.find(address) {
             return Some(Peer(number));
         }
         let template = Template::new(Header { source: self.own, destination: address, class: 0 })?;
-        let number = self.peers.len() as u32;
-        self.known.insert(address, number);
-        self.peers.push((address, template));
-        Some(Peer(number))
+        Some(Peer(self.peers.add(address, template)))
     }
 
     /// What has happened.
     pub fn counters(&self) -> Counters {
         self.counters
-    }
-
-    #[inline]
-    fn find(&mut self, address: SocketAddr) -> Option<u32> {
-        if self.peers.get(self.last as usize).is_none_or(|it| it.0 != address) {
-            self.last = *self.known.get(&address)?;
-        }
-        Some(self.last)
     }
 
     /// Of a packet that is for us, what it says and octets of its data.
@@ -94,26 +78,26 @@ impl Layer for Datagram {
     fn request(&mut self, request: Request, _: Time, out: &mut Outbox) {
         match request {
             Request::Unitdata { to, mut buffer } => {
-                let Some((_, template)) = self.peers.get(to.0 as usize) else {
+                let Some(template) = self.peers.get(to.0) else {
                     return out.up(Indication::complete(buffer, Fate::Refused));
                 };
                 let data = INACTIVE + buffer.len();
                 if template.size() + data > ip::LONGEST {
                     return out.up(Indication::complete(buffer, Fate::Refused));
                 }
+                let may_be_marked = buffer.may_be_marked();
                 let headers = self.arena.push(&mut buffer, template.size() + INACTIVE);
                 let (datagram, inactive) = headers.split_at_mut(template.size());
                 template.write(datagram, data);
+                if may_be_marked {
+                    ip::set_ecn(datagram, Ecn::Capable);
+                }
                 if Clnp::Inactive.emit(&mut Writer::new(inactive)).is_err() {
                     unreachable!("it is an octet");
                 }
                 out.down(Request::Unitdata { to, buffer });
             }
-            Request::Return { .. } => out.down(request),
-            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => {
-                out.up(Indication::complete(buffer, Fate::Refused));
-            }
-            Request::Connect { .. } | Request::Accept { .. } | Request::Disconnect { .. } => {}
+            request => no_packet(request, out),
         }
     }
 
@@ -122,12 +106,14 @@ impl Layer for Datagram {
         match indication {
             Indication::Unitdata { mut buffer, .. } => {
                 let read = self.read(self.arena.octets(&buffer));
-                let known = read.and_then(|(header, len)| Some((self.find(header.source)?, header, len)));
+                let known = read.and_then(|(header, len)| Some((self.peers.find(header.source)?, header, len)));
                 let Some((from, header, len)) = known else {
                     self.counters.unknown += 1;
                     return out.down(Request::Return { buffer });
                 };
-                self.counters.marked += u64::from(Ecn::of(header.class) == Ecn::Congested);
+                let marked = Ecn::of(header.class) == Ecn::Congested;
+                self.counters.marked += u64::from(marked);
+                buffer.mark(marked);
                 buffer.pull(self.headers());
                 buffer.truncate(len);
                 out.up(Indication::Unitdata { from: Peer(from), buffer });
@@ -189,6 +175,7 @@ mod tests {
                 match (out.up.pop_front(), out.down.pop_front()) {
                     (Some(Indication::Unitdata { from, buffer }), None) => {
                         let octets = arena.octets(&buffer).to_vec();
+                        assert_eq!(buffer.is_marked(), class == 3);
                         free.push(buffer);
                         Some((from, octets))
                     }
@@ -207,12 +194,14 @@ mod tests {
             assert_eq!(network.counters(), Counters { unknown: 4, marked: 1 });
             let mut buffer = free.pop().unwrap();
             arena.fill(&mut buffer, 4);
+            buffer.let_be_marked(true);
             arena.octets_mut(&mut buffer).copy_from_slice(b"tpdu");
             let mut out = Outbox::default();
             network.request(Request::Unitdata { to: peer, buffer }, Time(0), &mut out);
             let Some(Request::Unitdata { buffer, .. }) = out.down.pop_front() else { panic!("{out:?}") };
             let (header, data) = Header::parse(arena.octets(&buffer)).unwrap();
             assert_eq!((header.source, header.destination, data), (address(own), address(other), &b"\0tpdu"[..]));
+            assert_eq!(Ecn::of(header.class), Ecn::Capable);
             // It comes back as it was lent.
             network.indication(Indication::complete(buffer, Fate::Sent), Time(0), &mut out);
             let Some(Indication::Complete { buffer, fate: Fate::Sent, .. }) = out.up.pop_front() else {

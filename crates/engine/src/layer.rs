@@ -4,7 +4,7 @@
 //! [`Outbox`]. The order of calls is free but for this: [`Layer::settle`] follows any number of primitives, before the caller
 //! waits for anything.
 
-use crate::service::{Indication, Request, Time};
+use crate::service::{Fate, Indication, Request, Time};
 use std::any::Any;
 use std::collections::VecDeque;
 
@@ -24,6 +24,18 @@ pub trait Layer: Send + Any {
 
     /// Timers that are over run out.
     fn expire(&mut self, now: Time, out: &mut Outbox);
+}
+
+/// What a network without connections does with a request that is no packet.
+#[inline]
+pub(crate) fn no_packet(request: Request, out: &mut Outbox) {
+    match request {
+        Request::Return { .. } => out.down(request),
+        Request::Data { buffer, .. } | Request::Expedited { buffer, .. } | Request::Unitdata { buffer, .. } => {
+            out.up(Indication::complete(buffer, Fate::Refused));
+        }
+        Request::Connect { .. } | Request::Accept { .. } | Request::Disconnect { .. } => {}
+    }
 }
 
 /// What a layer has to say.

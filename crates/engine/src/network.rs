@@ -1,25 +1,21 @@
 //! Network: CLNP over LLC (ISO 8473, ISO 8802-2), as much of it as two hosts on one link need.
 
-use crate::layer::{Layer, Outbox};
+use crate::layer::{Layer, Outbox, no_packet};
 use crate::service::{Fate, Indication, Peer, Request, Time};
 use crate::wire::Writer;
 use crate::wire::clnp::Clnp;
 use crate::wire::llc::{Llc, Mac};
-use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use underpass_link::arena::Arena;
+use underpass_link::table::Table;
 
 /// A network entity by the inactive subset: both ends share a link, and the link's addresses are enough.
 #[derive(Debug)]
 pub struct Inactive {
     arena: Arena,
     own: Mac,
-    /// Their addresses, and what goes in front of packets to them but for the length.
-    peers: Vec<(Mac, [u8; HEADERS])>,
-    /// Numbers of peers, by their addresses.
-    known: HashMap<u64, u32, BuildHasherDefault<Spread>>,
-    /// Whoever sent the last packet, and most likely sends the next one.
-    last: u32,
+    /// By their addresses as numbers, and what goes in front of packets to them but for the length.
+    peers: Table<u64, [u8; HEADERS], BuildHasherDefault<Spread>>,
     unknown: u64,
 }
 
@@ -29,25 +25,13 @@ pub const HEADERS: usize = Llc::LEN + 1;
 impl Inactive {
     /// An entity with this address.
     pub fn new(arena: Arena, own: Mac) -> Inactive {
-        Inactive { arena, own, peers: Vec::new(), known: HashMap::default(), last: 0, unknown: 0 }
+        Inactive { arena, own, peers: Table::default(), unknown: 0 }
     }
 
     /// Whoever has that address: known from now on. Peers may be added at any time.
     pub fn peer(&mut self, address: Mac) -> Peer {
-        Peer(self.find(address).unwrap_or_else(|| {
-            let number = self.peers.len() as u32;
-            self.known.insert(key(address), number);
-            self.peers.push((address, self.headers(address)));
-            number
-        }))
-    }
-
-    #[inline]
-    fn find(&mut self, address: Mac) -> Option<u32> {
-        if self.peers.get(self.last as usize).is_none_or(|it| it.0 != address) {
-            self.last = *self.known.get(&key(address))?;
-        }
-        Some(self.last)
+        let known = self.peers.find(key(address));
+        Peer(known.unwrap_or_else(|| self.peers.add(key(address), self.headers(address))))
     }
 
     fn headers(&self, destination: Mac) -> [u8; HEADERS] {
@@ -94,19 +78,14 @@ impl Layer for Inactive {
     fn request(&mut self, request: Request, _: Time, out: &mut Outbox) {
         match request {
             Request::Unitdata { to, mut buffer } => {
-                let Some((_, headers)) = self.peers.get(to.0 as usize) else {
+                let Some(&(mut headers)) = self.peers.get(to.0) else {
                     return out.up(Indication::complete(buffer, Fate::Refused));
                 };
-                let mut headers = *headers;
                 headers[Llc::LENGTH].copy_from_slice(&Llc::length(buffer.len() + 1));
                 self.arena.push(&mut buffer, HEADERS).copy_from_slice(&headers);
                 out.down(Request::Unitdata { to, buffer });
             }
-            Request::Return { .. } => out.down(request),
-            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => {
-                out.up(Indication::complete(buffer, Fate::Refused));
-            }
-            Request::Connect { .. } | Request::Accept { .. } | Request::Disconnect { .. } => {}
+            request => no_packet(request, out),
         }
     }
 
@@ -119,7 +98,7 @@ impl Layer for Inactive {
                     Ok((Clnp::Inactive, tpdus)) if llc.destination == self.own => Some((llc.source, tpdus.len())),
                     _ => None,
                 });
-                let known = parsed.and_then(|(source, len)| Some((self.find(source)?, len)));
+                let known = parsed.and_then(|(source, len)| Some((self.peers.find(key(source))?, len)));
                 let Some((from, len)) = known else {
                     self.unknown += 1;
                     return out.down(Request::Return { buffer });
@@ -162,9 +141,9 @@ mod tests {
         let mut network = Inactive::new(arena.clone(), own);
         // Each is known from when it was added on, also while packets come.
         for number in 0..PEERS {
-            assert_eq!(network.find(address(number)), None);
+            assert_eq!(network.peers.find(key(address(number))), None);
             assert_eq!((network.peer(address(number)), network.peer(address(number))), (Peer(number), Peer(number)));
-            assert_eq!(network.find(address(number / 2)), Some(number / 2));
+            assert_eq!(network.peers.find(key(address(number / 2))), Some(number / 2));
         }
         for number in [0, 1, PEERS - 1, PEERS, 77] {
             let mut buffer = free.pop().unwrap();

@@ -147,6 +147,7 @@ fn data() -> Vec<Case> {
             subsequence: None,
             confirmation: None,
             selective: None,
+            marks: None,
         };
         let seen =
             [("cotp.type", "0x06"), ("cotp.destref", "0x1234"), ("cotp.next-tpdu-number", shown), ("cotp.credit", "9")];
@@ -171,6 +172,7 @@ fn data() -> Vec<Case> {
         subsequence: Some(3),
         confirmation,
         selective: None,
+        marks: None,
     };
     let wanted = [
         ("cotp.credit", "512,256"),
@@ -274,6 +276,7 @@ fn concatenated() -> Case {
         subsequence: None,
         confirmation: None,
         selective: None,
+        marks: None,
     };
     let dt = Data { dst_ref: 0x5678, number: 8, eot: true, roa: false, checksum: true, expedited: None };
     let both =

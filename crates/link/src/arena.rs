@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// It is moved from queue to queue at every step, and is no larger than one register holds: with four octets more a TPDU took a
 /// fifth more time.
 pub struct Buffer {
-    /// Which arena's, so that the token of one is not taken by another; and [`GOES_ON`] and [`REFUSED`].
+    /// Which arena's, so that the token of one is not taken by another; and [`MARKS`].
     arena: u32,
     frame: u32,
     offset: u32,
@@ -29,7 +29,10 @@ const _: () = assert!(size_of::<Buffer>() == 16);
 const GOES_ON: u32 = 1 << 31;
 /// It came back from a link that has not sent it.
 const REFUSED: u32 = 1 << 30;
-const MARKS: u32 = GOES_ON | REFUSED;
+/// On its way down: a router that is congested may mark it. On its way up: one has.
+const MAY_BE_MARKED: u32 = 1 << 29;
+const IS_MARKED: u32 = 1 << 28;
+const MARKS: u32 = GOES_ON | REFUSED | MAY_BE_MARKED | IS_MARKED;
 
 impl Buffer {
     /// Number of the frame in its arena.
@@ -80,6 +83,30 @@ impl Buffer {
         self.arena = self.arena & !REFUSED | if refused { REFUSED } else { 0 };
     }
 
+    /// Whether a router that is congested may mark its packet instead of losing it: whoever sends it heeds that.
+    #[inline]
+    pub fn may_be_marked(&self) -> bool {
+        self.arena & MAY_BE_MARKED != 0
+    }
+
+    /// Says so.
+    #[inline]
+    pub fn let_be_marked(&mut self, may: bool) {
+        self.arena = self.arena & !MAY_BE_MARKED | if may { MAY_BE_MARKED } else { 0 };
+    }
+
+    /// Whether a router has marked its packet, since it was congested (RFC 3168).
+    #[inline]
+    pub fn is_marked(&self) -> bool {
+        self.arena & IS_MARKED != 0
+    }
+
+    /// Says so.
+    #[inline]
+    pub fn mark(&mut self, marked: bool) {
+        self.arena = self.arena & !IS_MARKED | if marked { IS_MARKED } else { 0 };
+    }
+
     /// Leaves out the first octets: a header that was read.
     ///
     /// # Panics
@@ -119,6 +146,14 @@ pub struct Geometry {
     pub frame_size: u32,
     /// Octets kept free at the beginning of a frame for headers.
     pub headroom: u32,
+}
+
+impl Geometry {
+    /// Octets behind the headroom of a frame.
+    #[inline]
+    pub const fn room(self) -> usize {
+        (self.frame_size - self.headroom) as usize
+    }
 }
 
 /// A mapping of its own: a driver registers whole pages, and what a device may still write to once it was told to stop must
@@ -196,8 +231,8 @@ impl Arena {
     pub fn new(geometry: Geometry) -> (Arena, Vec<Buffer>) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         assert!(geometry.headroom <= geometry.frame_size);
-        let next = |id: u32| (id < REFUSED - 1).then_some(id + 1);
-        let id = NEXT.fetch_update(Relaxed, Relaxed, next).expect("fewer than 2^30 arenas");
+        let next = |id: u32| (id < IS_MARKED - 1).then_some(id + 1);
+        let id = NEXT.fetch_update(Relaxed, Relaxed, next).expect("fewer than 2^28 arenas");
         let memory = Memory::new(geometry.frames as usize * geometry.frame_size as usize);
         let arena = Arena { memory: Arc::new(memory), id, geometry };
         let begin = Buffer { arena: id, frame: 0, offset: geometry.headroom, len: 0 };
@@ -233,7 +268,7 @@ impl Arena {
     /// The whole room behind the headroom, to be written; [`Arena::fill`] says how much of it was.
     #[inline]
     pub fn room<'a>(&'a self, buffer: &'a mut Buffer) -> &'a mut [u8] {
-        self.fill(buffer, (self.geometry.frame_size - self.geometry.headroom) as usize);
+        self.fill(buffer, self.geometry.room());
         self.octets_mut(buffer)
     }
 
@@ -243,7 +278,7 @@ impl Arena {
     /// If a frame has no room for so many.
     #[inline]
     pub fn fill(&self, buffer: &mut Buffer, len: usize) {
-        assert!(len <= (self.geometry.frame_size - self.geometry.headroom) as usize);
+        assert!(len <= self.geometry.room());
         (buffer.offset, buffer.len) = (self.geometry.headroom, len as u32);
         buffer.arena &= !MARKS;
     }

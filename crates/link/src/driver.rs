@@ -20,6 +20,8 @@ pub enum Driver {
 
 /// A link, and how it came to be.
 pub struct Opened {
+    /// Which driver it is on.
+    pub driver: Driver,
     /// The link.
     pub link: Box<dyn Link>,
     /// What it is, e.g. `native XDP, copy`.
@@ -37,11 +39,12 @@ impl Driver {
         let xdp = || {
             let link = Xdp::open(interface, arena, config)?;
             let mode = link.mode();
-            Ok(Opened { link: Box::new(link), mode, instead: None })
+            Ok(Opened { driver: Driver::Xdp, link: Box::new(link), mode, instead: None })
         };
         let packet = |instead| {
             let link = Packet::open(interface, arena, config.filter, config.guarantees)?;
-            Ok(Opened { link: Box::new(link), mode: "packet socket".to_string(), instead })
+            let mode = "packet socket".to_string();
+            Ok(Opened { driver: Driver::Packet, link: Box::new(link), mode, instead })
         };
         match self {
             Driver::Xdp => xdp(),

@@ -1,5 +1,7 @@
 //! Which packets are ours.
 
+use std::net::SocketAddr;
+
 /// Which packets of an interface a driver takes, of those to the interface's own address or to all; all others are left to the
 /// kernel, as are those to groups, which other programs may have joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -10,6 +12,9 @@ pub enum Filter {
     Llc,
     /// This EtherType.
     EtherType(u16),
+    /// UDP datagrams for this address and port, in one piece and without options of IP, to the interface's own address alone. Over a
+    /// packet socket none come: what that sees the kernel gives to the UDP socket of this address as well.
+    Datagrams(SocketAddr),
 }
 
 /// Where in a frame the EtherType, or the length, stands, and what is behind it.

@@ -2,7 +2,8 @@
 #![allow(unsafe_code, reason = "ioctls that rustix does not have")]
 
 use crate::error::{Fault, OpenError};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use crate::option::get;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 use std::ffi::c_char;
@@ -100,7 +101,7 @@ impl Interface {
     /// # Errors
     /// It does not tell.
     pub fn is_seen_by(&self, socket: impl AsFd) -> io::Result<bool> {
-        Ok(namespace(self.ask.as_fd())? == namespace(socket.as_fd())?)
+        Ok(namespace(&self.ask)? == namespace(socket)?)
     }
 
     fn ask(&self, what: libc::Ioctl) -> Result<libc::ifreq, Fault> {
@@ -124,12 +125,6 @@ impl Interface {
 }
 
 /// The cookie of a socket's network namespace.
-fn namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
-    let (mut cookie, mut len) = (0u64, size_of::<u64>() as u32);
-    let (socket, value) = (socket.as_raw_fd(), (&raw mut cookie).cast());
-    // SAFETY: a value of this length, which outlives the call.
-    match unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, value, &raw mut len) } {
-        0 => Ok(cookie),
-        _ => Err(io::Error::last_os_error()),
-    }
+fn namespace(socket: impl AsFd) -> io::Result<[u32; 2]> {
+    get(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE)
 }

@@ -4,6 +4,10 @@
 //! sums are zero: the link, or the system below it, writes them when it sends and verifies them when it receives. Lengths,
 //! addresses, ports and the traffic class are as on the wire.
 
+mod sums;
+
+pub use sums::{are_right, clear as clear_sums, write as write_sums};
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Octets of both headers with IPv4.
@@ -157,6 +161,13 @@ impl Header {
 #[inline]
 pub fn headers(source: SocketAddr) -> usize {
     if source.is_ipv4() { IPV4 } else { IPV6 }
+}
+
+/// Says of a packet of class 0, whose headers are there, what a router may say about congestion.
+#[inline]
+pub fn set_ecn(headers: &mut [u8], ecn: Ecn) {
+    // The lowest bits of the class: IPv6 has its lower half in the upper half of the second octet.
+    headers[1] |= if headers[0] >> 4 == 4 { ecn.bits() } else { ecn.bits() << 4 };
 }
 
 /// Two octets as a number, which are there.
@@ -319,6 +330,11 @@ mod tests {
             assert_eq!(Header::parse(&packet(header, b"")), Err(NotDatagram::Source(header.source)));
         }
         assert!(Template::new(header("10.0.0.1:1", "[fd00::2]:600", 0)).is_none());
+        for header in both().map(|it| Header { class: 0, ..it }) {
+            let mut octets = packet(header, b"data");
+            set_ecn(&mut octets, Ecn::Capable);
+            assert_eq!(Header::parse(&octets).unwrap().0, Header { class: 2, ..header });
+        }
         assert_eq!([0, 1, 2, 3].map(|bits| Ecn::of(bits | 0xfc).bits()), [0, 1, 2, 3]);
     }
 

@@ -5,7 +5,7 @@
 //! that every user may open, whose packets begin with the headers of [`ip`]. [`filter`] is which packets
 //! they take, [`completion`] when they look for what was transmitted, [`error`] what can go wrong.
 //! Any link may be wrapped: [`bounce`] copies what lies in pieces, [`faults`] loses and changes packets, [`shape`] slows them
-//! down, [`capture`] records them. [`wait`] waits for packets. [`ring`] is a queue from one thread to another, [`bell`] wakes one of them, [`rig`] two
+//! down, [`capture`] records them. [`table`] is what is known of peers. [`wait`] waits for packets. [`ring`] is a queue from one thread to another, [`bell`] wakes one of them, [`rig`] two
 //! interfaces and a cable, for tests and measurements.
 
 pub mod arena;
@@ -15,11 +15,13 @@ pub mod capture;
 pub mod completion;
 pub mod driver;
 pub mod error;
+pub mod ethernet;
 pub mod faults;
 pub mod filter;
 pub mod interface;
 pub mod ip;
 pub mod loopback;
+mod netlink;
 mod option;
 pub mod packet;
 pub mod rig;
@@ -27,6 +29,7 @@ pub mod ring;
 mod route;
 pub mod shape;
 mod sync;
+pub mod table;
 pub mod udp;
 pub mod wait;
 pub mod xdp;

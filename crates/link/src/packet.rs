@@ -5,7 +5,7 @@ use crate::arena::{Arena, Buffer, refused};
 use crate::error::{Fault, OpenError};
 use crate::filter::{self, ETHERTYPE_AT, Filter, JUMBO, LLC_AT, LONGEST, PROTOCOLS, SAPS, UNNUMBERED, halves};
 use crate::interface::Interface;
-use crate::option::set;
+use crate::option::{get, set};
 use crate::{Counters, Guarantees, LOOK, Link, Readiness, Returned, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,7 +13,6 @@ use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::ffi::c_void;
 use std::io;
 use std::time::Duration;
 
@@ -24,6 +23,8 @@ const PIECES: usize = 64;
 const SHORTEST: usize = 14;
 /// How soon to try again to send over an interface that was down.
 const DOWN: Duration = Duration::from_millis(10);
+/// The protocol of a packet socket to which nothing comes.
+const NONE: u16 = 0;
 /// Octets that the kernel holds for a socket that does not read.
 const BACKLOG: i32 = 4 << 20;
 
@@ -75,7 +76,13 @@ impl Packet {
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None);
         let socket = socket.map_err(OpenError::system("opening a packet socket"))?;
         let configure = || -> io::Result<()> {
-            set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &classic(&mut filter.classic(address)))?;
+            let protocol = match filter.classic(address) {
+                Some(mut code) => {
+                    set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &classic(&mut code))?;
+                    libc::ETH_P_ALL as u16
+                }
+                None => NONE,
+            };
             // What this host sends the filter throws away; Linux 4.20 does not even show it.
             let _ = set(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
             // To the device past the queueing discipline, as with AF_XDP.
@@ -83,7 +90,7 @@ impl Packet {
             // More than the user's limit if that is permitted.
             set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &BACKLOG)
                 .or_else(|_| set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &BACKLOG))?;
-            bind(&socket, interface.index(), libc::ETH_P_ALL as u16)
+            bind(&socket, interface.index(), protocol)
         };
         let doing = "binding a packet socket";
         configure().map_err(|error| OpenError::System { doing, error })?;
@@ -113,8 +120,7 @@ impl Packet {
     }
 
     fn frame_room(&self) -> usize {
-        let geometry = self.arena.geometry();
-        (geometry.frame_size - geometry.headroom) as usize
+        self.arena.geometry().room()
     }
 
     /// Buffers that a packet may need.
@@ -334,13 +340,9 @@ impl Link for Packet {
     }
 
     fn counters(&self) -> Counters {
-        // SAFETY: all of it may be zero.
-        let mut statistics: libc::tpacket_stats = unsafe { std::mem::zeroed() };
-        let (value, mut len) = ((&raw mut statistics).cast::<c_void>(), size_of::<libc::tpacket_stats>() as u32);
-        let socket = self.socket.as_raw_fd();
-        // SAFETY: a value of this type and length, which outlives the call.
-        if unsafe { libc::getsockopt(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS, value, &raw mut len) } == 0 {
-            self.lost.set(self.lost.get() + u64::from(statistics.tp_drops));
+        // `struct tpacket_stats`: what has come, and what was thrown away.
+        if let Ok([_, dropped]) = get(&self.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS) {
+            self.lost.set(self.lost.get() + u64::from(dropped));
         }
         Counters { lost: self.lost.get(), ..self.counters }
     }
@@ -381,8 +383,8 @@ const OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
 
 impl Filter {
     /// The same filter for a socket of an interface with this address, of what others send; what is too short for a load is not
-    /// wanted.
-    fn classic(self, own: [u8; 6]) -> Vec<libc::sock_filter> {
+    /// wanted. None where nothing is.
+    fn classic(self, own: [u8; 6]) -> Option<Vec<libc::sock_filter>> {
         let make = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
         let equal = |value: u16, jt, jf| make(JUMP_EQUAL, value.into(), jt, jf);
         let half = |at: u8| make(LOAD_HALF, at.into(), 0, 0);
@@ -396,6 +398,7 @@ impl Filter {
         code.push(make(RETURN, 0, 0, 0));
         let [inactive, full] = PROTOCOLS.map(u16::from);
         code.extend(match self {
+            Filter::Datagrams(_) => return None,
             Filter::EtherType(ours) => {
                 vec![half(ETHERTYPE_AT), equal(ours, 0, 1), make(RETURN, ALL, 0, 0), make(RETURN, 0, 0, 0)]
             }
@@ -414,7 +417,7 @@ impl Filter {
                 make(RETURN, 0, 0, 0),
             ],
         });
-        code
+        Some(code)
     }
 }
 

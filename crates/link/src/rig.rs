@@ -3,16 +3,16 @@
 #![allow(unsafe_code, reason = "a thread leaves its network namespace")]
 
 use crate::interface::Interface;
-use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST};
-use netlink_packet_core::{NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use crate::netlink::Netlink;
+use crate::route::family;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType};
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -27,8 +27,6 @@ pub const INTERFACE: &str = "up0";
 /// Their addresses, and the bits of these that name the network.
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 0, 1), Ipv4Addr::new(10, 9, 0, 2)];
 const NETWORK: u8 = 24;
-/// Octets of the kernel's answer, which repeats the request where it refuses.
-const ANSWER: usize = 4096;
 
 /// Why there is no rig.
 #[derive(Debug, thiserror::Error)]
@@ -243,6 +241,22 @@ impl Namespace {
         self.ask("setting the address of", name, 0, RouteNetlinkMessage::SetLink(message))
     }
 
+    /// Has the kernel know a neighbour of an interface by this Ethernet address: heard of just now, or not for a while.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_neighbour(&self, name: &str, ip: IpAddr, address: [u8; 6], is_stale: bool) -> Result<(), RigError> {
+        let doing = "setting a neighbour of";
+        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
+        let mut message = NeighbourMessage::default();
+        message.header.family = family(ip);
+        message.header.ifindex = self.inside(index).map_err(refused(doing, name))?;
+        message.header.state = if is_stale { NeighbourState::Stale } else { NeighbourState::Reachable };
+        message.attributes.push(NeighbourAttribute::Destination(ip.into()));
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(address.to_vec()));
+        self.ask(doing, name, NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewNeighbour(message))
+    }
+
     /// Removes an interface, and with it the other end of its cable.
     ///
     /// # Errors
@@ -290,27 +304,8 @@ impl Namespace {
 
     /// Asks the kernel for something that concerns this namespace, and waits until it is done.
     fn ask(&self, doing: &'static str, name: &str, flags: u16, message: RouteNetlinkMessage) -> Result<(), RigError> {
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
-        let mut message = NetlinkMessage::new(header, message.into());
-        message.finalize();
-        let mut request = vec![0; message.buffer_len()];
-        message.serialize(&mut request);
         // A socket is its namespace's for good.
-        let ask = || {
-            let mut socket = Socket::new(NETLINK_ROUTE)?;
-            socket.bind_auto()?;
-            socket.connect(&SocketAddr::new(0, 0))?;
-            socket.send(&request, 0)?;
-            let mut answer = Vec::with_capacity(ANSWER);
-            socket.recv(&mut answer, 0)?;
-            let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(io::Error::other)?;
-            match answer.payload {
-                NetlinkPayload::Error(error) if error.code.is_none() => Ok(()),
-                NetlinkPayload::Error(error) => Err(error.to_io()),
-                _ => Err(io::Error::other("no answer to what was asked")),
-            }
-        };
+        let ask = || Netlink::open()?.ask(NLM_F_ACK | flags, message, |_| ());
         self.inside(ask).map_err(refused(doing, name))
     }
 
@@ -321,10 +316,6 @@ impl Namespace {
             thread.join().unwrap_or_else(|_| Err(io::Error::other("its thread failed")))
         })
     }
-}
-
-fn family(address: IpAddr) -> AddressFamily {
-    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
 fn refused(doing: &'static str, interface: &str) -> impl Fn(io::Error) -> RigError {

@@ -96,7 +96,7 @@ impl Udp {
     /// See [`OpenError`].
     pub fn open(local: SocketAddr, arena: &Arena, config: &Config) -> Result<Udp, OpenError> {
         let geometry = arena.geometry();
-        if ((geometry.frame_size - geometry.headroom) as usize) < ip::headers(local) + 1 {
+        if geometry.room() < ip::headers(local) + 1 {
             let (frame_size, headroom) = (geometry.frame_size, geometry.headroom);
             return Err(OpenError::Frames { frame_size, headroom, remedy: "the headers of IP and UDP take 48 octets" });
         }
@@ -201,8 +201,8 @@ impl Udp {
     /// Who may keep the times of packets to a peer.
     fn timekeeper(&self, peer: SocketAddr) -> Timekeeper {
         let keeps_times = |routes: &Routes| {
-            let interface = routes.egress(self.local().ip(), peer.ip())?;
-            Ok::<_, io::Error>(routes.keeps_times(interface)? && self.socket.take_times().is_ok())
+            let hop = routes.hop(self.local().ip(), peer.ip())?;
+            Ok::<_, io::Error>(routes.keeps_times(hop.interface)? && self.socket.take_times().is_ok())
         };
         match self.routes.as_ref().map(keeps_times) {
             Some(Ok(true)) => Timekeeper::Kernel,
@@ -211,7 +211,7 @@ impl Udp {
     }
 
     /// The number of the way to a peer, whose longest packet is asked for.
-    fn way(&mut self, peer: SocketAddr) -> Result<usize, Fault> {
+    fn way(&mut self, peer: SocketAddr) -> Result<u32, Fault> {
         let peer = SocketAddr::new(peer.ip(), peer.port());
         let mtu = self.socket.mtu(peer).map_err(|error| Fault::Unreachable { peer, error })?;
         Ok(match self.paths.find(peer) {
@@ -261,9 +261,23 @@ impl Udp {
         }
     }
 
+    /// Octets of the longest packet to a peer, which is asked for where it is not known; 0 where there is no way.
+    #[inline]
+    pub(crate) fn longest(&mut self, peer: SocketAddr) -> usize {
+        let path = self.paths.find(peer).or_else(|| self.way(peer).ok());
+        path.map_or(0, |path| self.paths.get(path).mtu)
+    }
+
+    /// Asks for all ways again, since something has changed.
+    pub(crate) fn renew(&mut self) {
+        for _ in 0..self.paths.len().div_ceil(ASKED) {
+            // What hinders it is for `check` to say.
+            let _ = self.ask();
+        }
+    }
+
     fn frame_room(&self) -> usize {
-        let geometry = self.arena.geometry();
-        (geometry.frame_size - geometry.headroom) as usize
+        self.arena.geometry().room()
     }
 
     /// What the socket is to be polled for.
@@ -341,7 +355,7 @@ impl Udp {
 
     /// Takes what the kernel has to say of datagrams of before. Anybody may have made it say so: how long packets may be is asked
     /// for, and that nobody is there is told upward and believed of no packet that follows.
-    fn hear(&mut self) {
+    pub(crate) fn hear(&mut self) {
         for _ in 0..COMPLAINTS {
             let Some(complaint) = errors::next(&self.socket) else { return };
             let Some(Complaint { peer, errno }) = complaint else { continue };

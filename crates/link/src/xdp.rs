@@ -187,8 +187,7 @@ impl Xdp {
 
     /// Of a packet, what comes in one frame.
     fn frame_room(&self) -> usize {
-        let geometry = self.arena.geometry();
-        (geometry.frame_size - geometry.headroom - KERNEL_HEADROOM) as usize
+        self.arena.geometry().room() - KERNEL_HEADROOM as usize
     }
 
     /// Puts the first packet into the ring, or aside if it cannot be sent; `false` if there is none that is whole.

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer, Geometry};
 use underpass_link::bounce::{Bounce, Copying};
+use underpass_link::driver::Driver;
 use underpass_link::error::OpenError;
+use underpass_link::ethernet::Ethernet;
 use underpass_link::ip::{Header, Template};
 use underpass_link::rig::{Cable, INTERFACE, Namespace};
 use underpass_link::udp::{self, Udp};
@@ -77,6 +79,71 @@ fn open(namespace: &Namespace) -> Result<(Arena, Vec<Buffer>, Xdp), OpenError> {
 fn nothing_is_allocated_and_a_call_serves_a_batch() {
     over_sockets();
     over_a_cable();
+    past_the_kernel();
+}
+
+/// Datagrams past the kernel take a call for each batch, and now and then one to look at what the kernel has.
+fn past_the_kernel() {
+    let cable = match Cable::new(1500) {
+        Ok(cable) => cable,
+        Err(error) => return println!("SKIPPED: {error}"),
+    };
+    let open = |at: usize| {
+        thread::scope(|scope| {
+            let opened = scope.spawn(|| {
+                cable.ends[at].enter().expect("the namespace can be entered");
+                let (arena, free) = Arena::new(GEOMETRY);
+                let local = format!("10.9.0.{}:700", at + 1).parse().expect("an address");
+                let link = Ethernet::open(Driver::Xdp, INTERFACE, local, &arena, &Config::default())?;
+                Ok::<_, OpenError>((arena, free, link))
+            });
+            opened.join().expect("it does not panic")
+        })
+    };
+    let ((arena, mut free, mut from), (_, room, mut to)) = match (open(0), open(1)) {
+        (Ok(from), Ok(to)) => (from, to),
+        (Err(error), _) | (_, Err(error)) => return println!("SKIPPED: {error}"),
+    };
+    room.into_iter().take(768).for_each(|buffer| to.fill(buffer));
+    let header = Header { source: from.local(), destination: to.local(), class: 2 };
+    let template = Template::new(header).expect("addresses of one version");
+    let (mut out, mut come) = (VecDeque::with_capacity(1024), Vec::with_capacity(1024));
+    let mut send = |from: &mut Ethernet, free: &mut Vec<Buffer>, packets: usize| {
+        for mut buffer in free.drain(free.len() - packets..) {
+            arena.fill(&mut buffer, 1000);
+            template.write(&mut arena.octets_mut(&mut buffer)[..template.size()], 1000 - template.size());
+            out.push_back(buffer);
+        }
+        from.transmit(&mut out);
+        from.complete(free);
+    };
+    // Until the neighbour is known.
+    let begin = Instant::now();
+    while from.sides().direct.sent == 0 {
+        send(&mut from, &mut free, 1);
+        to.receive(&mut come, BATCH);
+        come.drain(..).for_each(|buffer| to.fill(buffer));
+        assert!(begin.elapsed() < Duration::from_secs(20), "nothing goes past the kernel");
+    }
+    let before = from.sides();
+    thread::scope(|scope| {
+        let (from, to) = (&mut from, &mut to);
+        let steady = scope.spawn(move || {
+            let mut batch = || {
+                send(from, &mut free, BATCH);
+                receive_all(to, &mut come);
+            };
+            (0..WARM).for_each(|_| batch());
+            allow_alone(&[libc::SYS_sendto, libc::SYS_recvmmsg, libc::SYS_recvmsg, libc::SYS_recvfrom]);
+            let before = ALLOCATIONS.load(SeqCst);
+            (0..MEASURED).for_each(|_| batch());
+            assert_eq!(ALLOCATIONS.load(SeqCst) - before, 0, "something was allocated");
+        });
+        steady.join().expect("it does not panic");
+    });
+    let (calls, packets) = (from.sides().direct.wakeups - before.direct.wakeups, (WARM + MEASURED) * BATCH as u64);
+    assert!(from.sides().direct.sent - before.direct.sent == packets, "{:?}", from.sides());
+    assert!(calls * 16 <= packets, "{calls} system calls for {packets} packets");
 }
 
 /// The link over UDP sockets makes a call for many packets either way.

@@ -78,8 +78,7 @@ impl Reassembly {
     pub fn arrived(&mut self, part: Part, buffer: Buffer, now: Time) -> Arrived {
         let Part { from, segment, total, lifetime, blame } = part;
         let (begin, end) = (usize::from(segment.offset), usize::from(segment.offset) + self.between.len());
-        let geometry = self.arena.geometry();
-        let fits = total <= (geometry.frame_size - geometry.headroom) as usize;
+        let fits = total <= self.arena.geometry().room();
         let is_right = begin % UNIT == 0
             && end > begin
             && if segment.more { end < total && end % UNIT == 0 } else { end == total };

@@ -25,8 +25,11 @@ pub struct Config {
     pub selective: bool,
     /// Request of acknowledgement, if the other end has it too.
     pub roa: bool,
-    /// A window of the sender's own besides the credit, by delay.
+    /// A window of the sender's own besides the credit, by delay, loss and marks: one for all connections to a peer.
     pub congestion_control: bool,
+    /// Whether DTs say that routers may mark them, where the other end tells of marks (ECN, RFC 3168). It is an extension of ours, for
+    /// a network that carries marks, as [`crate::datagram`] does, and class 4 with congestion control.
+    pub marks: bool,
     /// Connections that others may have asked for and that are not open yet, or rest without having been; further ones are refused.
     /// One peer has no more than half of them.
     pub pending: u32,
@@ -91,6 +94,7 @@ impl Default for Config {
             selective: true,
             roa: true,
             congestion_control: true,
+            marks: false,
             pending: 1024,
             secret: 0,
             times: Times::default(),

@@ -1,25 +1,53 @@
-//! How many TPDUs may be under way, whatever the credit: a window that grows while the round trip is short and shrinks in
-//! proportion to how far it is beyond a target (after Swift, SIGCOMM 2020). The credit stays what the receiver has room for.
+//! How many TPDUs may be under way to a peer, whatever the credit: a window that doubles with each round trip until a queue grows, or
+//! the network objects. The credit stays what the receiver has room for.
+//!
+//! In a network of short round trips the window then grows by one with each, and shrinks in proportion to how far a round trip is
+//! beyond a target (after Swift, SIGCOMM 2020), by a fifth for a mark (RFC 8511) and by half for a loss: queues stay short. In one of
+//! long round trips others fill the queues in any case, and who heeds the delay gets nothing. There it is as TCP's (CUBIC, RFC
+//! 9438): a delay only ends the doubling, and a loss shrinks it by three tenths.
+
+use crate::service::Time;
 
 /// The window in 1/256 of a TPDU.
 const ONE: u32 = 256;
+const MS: u64 = 1_000_000;
+/// By how much Reno's window grows with each round trip where it shrinks by three tenths only, 3 · (1 − 0.7) / (1 + 0.7) = 0.53, in
+/// 1/256.
+const RENO: u64 = 136;
+/// How far from its middle the cubic curve is looked at, in ms.
+const REACH: i64 = 100_000;
 
 /// A sender's view of the network.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Congestion {
     window: u32,
-    /// The window is not cut again before this TPDU is acknowledged: once a round trip.
-    pub cut_until: Option<u32>,
     /// The window before it was cut for a loss, which may prove to be none.
     before: u32,
+    /// The network has not objected yet.
+    begins: bool,
+    cubic: Cubic,
+}
+
+/// Where CUBIC's window is on its curve.
+#[derive(Clone, Copy, Debug)]
+struct Cubic {
+    /// The window at which the network objected last: the middle of the curve.
+    middle: u32,
+    /// When the window began to grow from where it is, and after how many ms it comes to the middle; none after a cut.
+    origin: Option<(Time, i64)>,
+    /// What Reno's window would be.
+    reno: u32,
 }
 
 impl Congestion {
-    /// As much as a class 4 connection begins with.
+    /// As much as it begins with.
     pub const BEGIN: u32 = 16;
+    /// As large as it gets.
+    const MOST: u32 = 1 << 16;
 
     pub fn new() -> Congestion {
-        Congestion { window: Congestion::BEGIN * ONE, cut_until: None, before: 0 }
+        let window = Congestion::BEGIN * ONE;
+        Congestion { window, before: 0, begins: true, cubic: Cubic { middle: window, origin: None, reno: window } }
     }
 
     /// TPDUs that may be under way.
@@ -28,12 +56,54 @@ impl Congestion {
         self.window / ONE
     }
 
-    /// So many were acknowledged, and the round trip was below the target.
+    /// Whether it still doubles with each round trip.
+    pub fn begins(&self) -> bool {
+        self.begins
+    }
+
+    /// So many were acknowledged, of a window that was in use, and the round trip was below the target.
     #[inline]
-    pub fn grow(&mut self, acknowledged: u32, most: u32) {
-        let step = acknowledged.saturating_mul(ONE).saturating_mul(ONE) / self.window.max(1);
-        // Never far beyond what the credit lets be used.
-        self.window = (self.window + step.max(1)).min((most + Congestion::BEGIN).saturating_mul(ONE));
+    pub fn grow(&mut self, acknowledged: u32) {
+        let step = if self.begins {
+            // Nothing is spread here: an AK for many lets no burst go (RFC 3465).
+            u64::from(acknowledged.min(2)) * u64::from(ONE)
+        } else {
+            u64::from(acknowledged) * u64::from(ONE * ONE) / u64::from(self.window)
+        };
+        self.set(u64::from(self.window) + step.max(1));
+        (self.cubic.middle, self.cubic.origin) = (self.window, None);
+    }
+
+    /// So many were acknowledged, of a window that was in use, in a network of long round trips.
+    pub fn compete(&mut self, acknowledged: u32, round_trip: u64, now: Time) {
+        let (window, acknowledged) = (u64::from(self.window), u64::from(acknowledged));
+        if self.begins {
+            return self.set(window + acknowledged * u64::from(ONE));
+        }
+        let Cubic { middle, origin, reno } = &mut self.cubic;
+        let (begin, way) = *origin.get_or_insert_with(|| {
+            *reno = self.window;
+            // K = ³√((middle − window) / 0.4) seconds.
+            let below = f64::from(middle.saturating_sub(self.window)) / f64::from(ONE);
+            (now, ((below / 0.4).cbrt() * 1000.0) as i64)
+        });
+        // 0.4 · t³, with t in seconds from the middle: where the window is to be a round trip from now.
+        let t = (((now.since(begin) + round_trip) / MS) as i64 - way).clamp(-REACH, REACH);
+        let wanted = i64::from(*middle) + t * t * t / 10_000_000 * i64::from(ONE) * 4 / 1000;
+        let wanted = wanted.clamp(window as i64, (window + window / 2) as i64) as u64;
+        // As fast as Reno once it is back where it was.
+        let share = if *reno < *middle { RENO } else { u64::from(ONE) };
+        *reno = (u64::from(*reno) + share * acknowledged * u64::from(ONE) / u64::from((*reno).max(1)))
+            .min(u64::from(Congestion::MOST * ONE)) as u32;
+        let cubic = window + (wanted - window) * acknowledged * u64::from(ONE) / window;
+        self.set(cubic.max(u64::from(self.cubic.reno)));
+    }
+
+    /// A round trip says that a queue grows: the window doubles no more.
+    pub fn settle(&mut self) {
+        if std::mem::take(&mut self.begins) {
+            (self.cubic.middle, self.cubic.origin) = (self.window, None);
+        }
     }
 
     /// The round trip took so much longer than its target.
@@ -43,23 +113,44 @@ impl Congestion {
         let excess = round_trip.saturating_sub(target);
         // max(1 − 0.8 · excess / round trip, 0.5)
         let cut = (u64::from(self.window) * 4 * excess / (5 * round_trip)).min(u64::from(self.window / 2));
-        self.window = (self.window - cut as u32).max(ONE);
+        self.cut(self.window - cut as u32);
     }
 
-    /// A TPDU was lost, as those behind it show.
-    pub fn lost(&mut self) {
+    /// A router has marked a TPDU.
+    pub fn marked(&mut self) {
+        self.cut(self.window - self.window / 5);
+    }
+
+    /// A TPDU was lost, as those behind it show, in a network of long round trips or of short ones.
+    pub fn lost(&mut self, is_wide: bool) {
         self.before = self.window;
-        self.window = (self.window / 2).max(ONE);
+        self.cut(if is_wide { self.window - self.window / 10 * 3 } else { self.window / 2 });
     }
 
     /// What was taken for lost was late.
     pub fn late(&mut self) {
-        self.window = self.window.max(std::mem::take(&mut self.before));
+        let before = std::mem::take(&mut self.before);
+        if before > self.window {
+            self.window = before;
+            (self.cubic.middle, self.cubic.origin) = (before, None);
+        }
     }
 
     /// Nothing has come back for the whole of T1.
     pub fn silent(&mut self) {
-        (self.window, self.before) = (ONE, 0);
+        self.before = 0;
+        self.cut(ONE);
+    }
+
+    fn cut(&mut self, window: u32) {
+        // Who was cut below where it was before leaves room for others.
+        let middle = if self.window < self.cubic.middle { self.window - self.window / 20 * 3 } else { self.window };
+        (self.cubic.middle, self.cubic.origin) = (middle, None);
+        (self.window, self.begins) = (window.max(ONE), false);
+    }
+
+    fn set(&mut self, window: u64) {
+        self.window = window.clamp(ONE.into(), u64::from(Congestion::MOST * ONE)) as u32;
     }
 }
 
@@ -77,8 +168,53 @@ mod tests {
             assert_eq!(congestion.window(), left, "{round_trip} and {target}");
         }
         // As large as it gets, after a host has slept for days.
-        let mut congestion = Congestion { window: (65_535 + Congestion::BEGIN) * ONE, ..Congestion::new() };
+        let mut congestion = Congestion { window: Congestion::MOST * ONE, ..Congestion::new() };
         congestion.delayed(1 << 48, 1 << 20);
-        assert_eq!(congestion.window(), (65_535 + Congestion::BEGIN) / 2);
+        assert_eq!(congestion.window(), Congestion::MOST / 2);
+    }
+
+    #[test]
+    fn it_doubles_until_the_network_objects_and_then_grows_by_one() {
+        let mut congestion = Congestion::new();
+        (0..16).for_each(|_| congestion.grow(1));
+        assert_eq!(congestion.window(), 32);
+        congestion.marked();
+        assert_eq!((congestion.window(), congestion.begins()), (25, false));
+        congestion.grow(25);
+        assert_eq!(congestion.window(), 26);
+        congestion.lost(false);
+        assert_eq!(congestion.window(), 13);
+        congestion.late();
+        assert_eq!(congestion.window(), 26);
+        congestion.silent();
+        assert_eq!(congestion.window(), 1);
+        (0..40).for_each(|_| congestion.grow(u32::MAX));
+        assert_eq!(congestion.window(), Congestion::MOST);
+    }
+
+    /// RFC 9438, figure 1: from seven tenths the window comes back to where it was in K, and stays there for a while.
+    #[test]
+    fn a_wide_network_is_filled_as_tcp_does() {
+        const ROUND_TRIP: u64 = 100 * MS;
+        let mut congestion = Congestion { window: 1000 * ONE, ..Congestion::new() };
+        congestion.lost(true);
+        assert_eq!(congestion.window(), 700);
+        // K = ³√(300 / 0.4) = 9.1 s.
+        let (mut now, mut windows) = (Time(0), Vec::new());
+        for _ in 0..150 {
+            congestion.compete(congestion.window(), ROUND_TRIP, now);
+            windows.push(congestion.window());
+            now = now.after(ROUND_TRIP);
+        }
+        let at = |seconds: usize| windows[seconds * 10];
+        assert!(windows.is_sorted() && (960..1000).contains(&at(5)) && (995..1005).contains(&at(9)), "{windows:?}");
+        assert!((1040..1060).contains(&at(14)), "{windows:?}");
+        // Where the way is short, Reno is faster: half a TPDU with each round trip.
+        let mut congestion = Congestion { window: 100 * ONE, ..Congestion::new() };
+        congestion.lost(true);
+        for round in 0..20 {
+            congestion.compete(congestion.window(), 2 * MS, Time(round * 2 * MS));
+        }
+        assert!((79..82).contains(&congestion.window()), "{}", congestion.window());
     }
 }

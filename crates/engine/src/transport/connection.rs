@@ -1,6 +1,6 @@
 //! One transport connection: its variables, by the names that X.224 §12.2 gives them where there is one.
 
-use super::congestion::Congestion;
+use super::Config;
 use super::number::Space;
 use super::slots::List;
 use crate::service::{Details, Peer, Time};
@@ -36,6 +36,8 @@ pub(super) struct Terms {
     pub tpdu_size: u32,
     pub selective: bool,
     pub roa: bool,
+    /// DTs may be marked, and AKs say how many were.
+    pub marks: bool,
     pub expedited: bool,
     pub theirs: Theirs,
 }
@@ -109,6 +111,8 @@ pub(super) struct Connection {
     pub state: State,
     pub terms: Terms,
     pub peer: Peer,
+    /// What it shares with the others to this peer.
+    pub way: u32,
     /// Another one than that of the connection before with this index, whoever that was with.
     pub serial: u16,
     /// This end's reference; the remote one's is 0 until it is known.
@@ -128,6 +132,12 @@ impl Connection {
     pub fn checks(&self) -> (Format, bool, usize) {
         let Terms { format, checksum, tpdu_size, .. } = self.terms;
         (format, checksum && self.state != State::AwaitsConfirm, tpdu_size as usize)
+    }
+
+    /// Whether it shares a window with the others to its peer.
+    #[inline]
+    pub fn shares(&self, config: &Config) -> bool {
+        config.congestion_control && self.terms.class == Class::Four
     }
 
     /// The other end has asked for it, and it is not open.
@@ -195,7 +205,11 @@ pub(super) struct Sending {
     pub tolerance: u32,
     /// T1 runs for that.
     pub waits: bool,
-    pub congestion: Congestion,
+    /// It waits for its turn, and octets that it may send then.
+    pub is_waiting: bool,
+    pub deficit: u32,
+    /// DTs that were marked, as the other end has said last.
+    pub marks: u8,
     pub round_trip: RoundTrip,
     /// An ED that is not acknowledged: its frame.
     pub expedited: Option<u32>,
@@ -235,6 +249,8 @@ pub(super) struct Receiving {
     pub confirms: Option<Confirmation>,
     /// ED-TPDU-NR that is expected next.
     pub expected_expedited: u32,
+    /// How many DTs were marked, if any was.
+    pub marks: Option<u8>,
 }
 
 /// An AK that opens a closed window, until it has shown to have come (X.224 §12.2.3.8.3).

@@ -2,7 +2,7 @@
 //!
 //! The way of a TSDU: `sending` numbers its parts and retains them until they are acknowledged, `receiving` puts them in order
 //! and acknowledges them; `negotiation` is how a connection comes, `release` how it goes. A [`Transport`] is one entity with all its connections;
-//! `slots` is what it knows of buffers, `wheel` of time.
+//! `slots` is what it knows of buffers, `wheel` of time, `ways` of the network to each peer.
 
 mod config;
 mod congestion;
@@ -16,6 +16,7 @@ mod references;
 mod release;
 mod sending;
 mod slots;
+mod ways;
 mod wheel;
 
 use crate::bucket::Bucket;
@@ -31,6 +32,7 @@ use references::References;
 use slots::{Is, Slots};
 use std::collections::{HashMap, VecDeque};
 use underpass_link::arena::{Arena, Buffer, Pool};
+use ways::Ways;
 use wheel::Wheel;
 
 /// What has happened, in numbers since the beginning.
@@ -61,6 +63,8 @@ pub struct Counters {
     pub no_buffer: u64,
     /// DTs that the network has not taken.
     pub not_taken: u64,
+    /// DTs that a router has marked, as the other end has said.
+    pub marks: u64,
 }
 
 /// A transport entity.
@@ -80,6 +84,7 @@ pub struct Transport {
     /// Connections that the other end has asked for, by its address and reference.
     requested: HashMap<(Peer, u16), u32>,
     wheel: Wheel,
+    ways: Ways,
     /// Connections that owe an AK or an EA, or did: each once, in the order in which they came to.
     owing: VecDeque<u32>,
     /// Connections that others have asked for and that are not open yet, and those that rest without having been.
@@ -108,6 +113,7 @@ impl Transport {
             promises: Promises::of(config.receive),
             requested: HashMap::new(),
             wheel: Wheel::new(now),
+            ways: Ways::default(),
             owing: VecDeque::new(),
             pending: 0,
             answers: Bucket::default(),
@@ -140,7 +146,8 @@ impl Transport {
         let connection = self.connections.get(cep.0 as usize).and_then(Option::as_ref);
         connection.filter(|it| it.state == State::Open).map_or(0, |it| {
             let sending = &it.sending;
-            i64::from(sending.window(it.terms, &self.config)) - i64::from(sending.waiting)
+            let room = if it.shares(&self.config) { self.ways.get(it.way).left() } else { u32::MAX };
+            i64::from(sending.credit(it.terms.space()).min(room)) - i64::from(sending.waiting)
         })
     }
 
@@ -318,6 +325,9 @@ impl Layer for Transport {
     }
 
     fn settle(&mut self, now: Time, out: &mut Outbox) {
+        while let Some(way) = self.ways.freed() {
+            self.serve(way, now, out);
+        }
         while let Some(&index) = self.owing.front() {
             if !self.pay(index, now, out) {
                 return;
@@ -327,7 +337,7 @@ impl Layer for Transport {
     }
 
     fn due(&self) -> Option<Time> {
-        [self.wheel.due(), self.references.due()].into_iter().flatten().min()
+        [self.wheel.due(), self.references.due(), self.ways.due()].into_iter().flatten().min()
     }
 
     fn expire(&mut self, now: Time, out: &mut Outbox) {
@@ -337,6 +347,9 @@ impl Layer for Transport {
         }
         while let Some(index) = self.wheel.expire(now) {
             self.timers_ran_out(index, now, out);
+        }
+        while let Some(way) = self.ways.expire(now) {
+            self.serve(way, now, out);
         }
         self.settle(now, out);
     }

@@ -1,6 +1,5 @@
 //! How a connection comes (X.224 §6.5, §6.6, §12.2.2), and what its ends agree on.
 
-use super::congestion::Congestion;
 use super::connection::{
     Connection, Deadline, Opening, Receiving, RoundTrip, Sending, Setup, SizeIn, State, Terms, Theirs, Timers,
 };
@@ -45,6 +44,7 @@ impl Transport {
             tpdu_size: config.tpdu_size,
             selective: config.selective && config.class == Class::Four,
             roa: config.roa && config.class == Class::Four,
+            marks: config.marks && config.congestion_control && config.class == Class::Four,
             expedited,
             theirs: Theirs::default(),
         }
@@ -63,6 +63,7 @@ impl Transport {
             state,
             terms,
             peer,
+            way: self.ways.to(peer),
             serial: self.serial,
             src_ref,
             dst_ref: 0,
@@ -83,7 +84,9 @@ impl Transport {
                 recovering: None,
                 tolerance: 0,
                 waits: false,
-                congestion: Congestion::new(),
+                is_waiting: false,
+                deficit: 0,
+                marks: 0,
                 round_trip: RoundTrip::default(),
                 expedited: None,
                 expedited_unsent: List::EMPTY,
@@ -105,6 +108,7 @@ impl Transport {
                 opening: Opening::None,
                 confirms: None,
                 expected_expedited: 0,
+                marks: None,
             },
             timers: Timers::NONE,
             setup: Some(Box::new(Setup {
@@ -245,6 +249,7 @@ impl Transport {
             tpdu_size: size,
             selective: four && mine.selective && options.has(AdditionalOptions::SELECTIVE),
             roa: four && mine.roa && options.has(AdditionalOptions::ROA),
+            marks: four && mine.marks && options.has(AdditionalOptions::MARKS),
             expedited: options.has(AdditionalOptions::EXPEDITED),
             theirs: Theirs::of(&cr.parameters, self.config.times.w),
         };
@@ -309,6 +314,7 @@ impl Transport {
             tpdu_size: size,
             selective: four && mine.selective && options.has(AdditionalOptions::SELECTIVE),
             roa: four && mine.roa && options.has(AdditionalOptions::ROA),
+            marks: four && mine.marks && options.has(AdditionalOptions::MARKS),
             expedited: mine.expedited && options.has(AdditionalOptions::EXPEDITED),
             theirs: Theirs::of(&cc.parameters, config.times.w),
         };
@@ -401,7 +407,8 @@ fn setup_tpdu<'a>(connection: &Connection, setup: &'a Setup, config: &Config, is
         if terms.expedited { AdditionalOptions::EXPEDITED } else { 0 }
             | if terms.checksum { 0 } else { AdditionalOptions::NO_CHECKSUM }
             | if terms.selective { AdditionalOptions::SELECTIVE } else { 0 }
-            | if terms.roa { AdditionalOptions::ROA } else { 0 },
+            | if terms.roa { AdditionalOptions::ROA } else { 0 }
+            | if terms.marks { AdditionalOptions::MARKS } else { 0 },
     );
     // A CR says it in powers of two as well: who knows no F0 would take it for 128 octets (X.224 §13.3.4).
     let power = 1 << terms.tpdu_size.min(8192).ilog2();

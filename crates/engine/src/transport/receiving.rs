@@ -18,7 +18,7 @@ const AROUND: usize = AHEAD + 2;
 
 impl Transport {
     /// A DT: `buffer` is its user data.
-    pub(super) fn data(&mut self, index: u32, dt: &Data, buffer: Buffer, now: Time, out: &mut Outbox) {
+    pub(super) fn data(&mut self, index: u32, dt: &Data, mut buffer: Buffer, now: Time, out: &mut Outbox) {
         self.heard(index, now);
         self.opened(index, now, out);
         let Transport { connections, slots, config, counters, wheel, .. } = self;
@@ -49,6 +49,10 @@ impl Transport {
             receiving.opening = Opening::None;
         }
         counters.data_received += 1;
+        if buffer.is_marked() {
+            buffer.mark(false);
+            receiving.marks = Some(receiving.marks.unwrap_or(0).wrapping_add(1));
+        }
         let frame = buffer.frame();
         let slot = slots.at(frame);
         (slot.number, slot.end, slot.connection, slot.serial) = (dt.number, dt.eot, index, connection.serial);
@@ -268,6 +272,7 @@ impl Connection {
             subsequence: None,
             confirmation: receiving.confirms.take(),
             selective: None,
+            marks: receiving.marks.filter(|_| terms.marks),
         }
     }
 }

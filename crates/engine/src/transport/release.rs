@@ -116,7 +116,7 @@ impl Transport {
 
     /// Buffers of the connection go back to whose they are.
     pub(super) fn let_go(&mut self, index: u32, out: &mut Outbox) {
-        let Transport { connections, slots, .. } = self;
+        let Transport { connections, slots, config, ways, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
         let sending = &mut connection.sending;
         if let Some(frame) = sending.expedited.take() {
@@ -130,8 +130,14 @@ impl Transport {
                 slots.let_go(frame, Fate::Abandoned, out);
             }
         }
+        let mut under_way = 0;
         while let Some(frame) = slots.pop_front(&mut connection.sending.retained) {
+            under_way += u32::from(slots.at(frame).is_under_way());
             slots.let_go(frame, Fate::Abandoned, out);
+        }
+        if connection.shares(config) {
+            ways.leave(connection.way, index, under_way);
+            connection.sending.is_waiting = false;
         }
         while let Some(frame) = slots.pop_front(&mut connection.receiving.early) {
             let slot = slots.at(frame);

@@ -3,6 +3,7 @@
 use super::connection::{Connection, Deadline, Opening, Sending, State, Terms};
 use super::number::Space;
 use super::slots::{Is, NONE, Slots};
+use super::ways::{Room, Sample, WIDE};
 use super::wheel::Wheel;
 use super::{Config, Runs, Transport};
 use crate::layer::Outbox;
@@ -10,10 +11,10 @@ use crate::service::{Cep, Fate, Indication, Request, Time};
 use crate::wire::Writer;
 use crate::wire::tpdu::{Acknowledge, Class, Confirmation, Data, Reason};
 use underpass_checksum::fletcher::Sums;
-use underpass_link::arena::Buffer;
+use underpass_link::arena::{Arena, Buffer};
 
-/// Octets of the longest AK that goes ahead of a DT in one NSDU (X.224 §6.4): with checksum and confirmation.
-pub(super) const AHEAD: usize = 10 + 4 + 10;
+/// Octets of the longest AK that goes ahead of a DT in one NSDU (X.224 §6.4): with checksum, confirmation and marks.
+pub(super) const AHEAD: usize = 10 + 4 + 10 + 3;
 
 /// Octets of headroom that are left for the layers below.
 const BELOW: usize = 64;
@@ -23,6 +24,17 @@ pub(super) const PATIENCE: u8 = 6;
 
 /// AKs that say nothing new, after which what they miss is taken for lost.
 const DUPLICATES: u8 = 3;
+
+/// Why a connection sends no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// It has nothing to send, or no credit.
+    Done,
+    /// Its turn is over.
+    Turn,
+    /// There is no room on its way.
+    NoRoom,
+}
 
 impl Transport {
     pub(super) fn data_request(&mut self, cep: Cep, buffer: Buffer, end: bool, now: Time, out: &mut Outbox) {
@@ -47,29 +59,91 @@ impl Transport {
         self.send_data(cep.0, now, out);
     }
 
-    /// Sends as many DTs as the other end's credit and this end's window allow.
+    /// Sends as many DTs as the other end's credit and the window to this peer allow, behind those who wait for room already.
     pub(super) fn send_data(&mut self, index: u32, now: Time, out: &mut Outbox) {
-        let Transport { connections, slots, config, arena, counters, wheel, promises, .. } = self;
-        let Some(connection) = connections[index as usize].as_mut() else { return };
-        if connection.state != State::Open {
-            return;
+        let Some(connection) = self.connections[index as usize].as_ref() else { return };
+        let way = connection.way;
+        if connection.shares(&self.config) && self.ways.at(way).is_waited_for() {
+            if !connection.sending.is_waiting && !connection.sending.unsent.is_empty() {
+                self.wait(index);
+            }
+            self.serve(way, now, out);
+        } else if self.send_some::<false>(index, now, out) == Stop::NoRoom {
+            self.wait(index);
+            self.serve(way, now, out);
         }
-        let (terms, peer, dst_ref) = (connection.terms, connection.peer, connection.dst_ref);
+    }
+
+    /// A connection waits for room on its way.
+    fn wait(&mut self, index: u32) {
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        let sending = &mut connection.sending;
+        (sending.is_waiting, sending.deficit) = (true, connection.terms.tpdu_size);
+        self.ways.at(connection.way).wait(index);
+    }
+
+    /// Those who wait for room on a way send in turn, as long as there is some.
+    pub(super) fn serve(&mut self, way: u32, now: Time, out: &mut Outbox) {
+        while let Some(index) = self.ways.at(way).first() {
+            match self.ways.at(way).room(now) {
+                Room::Now => {}
+                Room::Full => return,
+                Room::At(time) => return self.ways.time(way, time),
+            }
+            let stop = self.send_some::<true>(index, now, out);
+            let Some(connection) = self.connections[index as usize].as_mut() else { return self.ways.at(way).pass() };
+            let sending = &mut connection.sending;
+            match stop {
+                // It has had what it wanted, or has no credit.
+                Stop::Done => {
+                    (sending.is_waiting, sending.deficit) = (false, 0);
+                    self.ways.at(way).pass();
+                }
+                Stop::Turn => {
+                    sending.deficit += connection.terms.tpdu_size;
+                    self.ways.at(way).turn();
+                }
+                Stop::NoRoom => {}
+            }
+        }
+    }
+
+    /// Sends DTs of a connection, in its turn no more octets than it may send then.
+    #[inline(always)]
+    fn send_some<const IN_TURN: bool>(&mut self, index: u32, now: Time, out: &mut Outbox) -> Stop {
+        let Transport { connections, slots, config, arena, counters, wheel, promises, ways, .. } = self;
+        let Some(connection) = connections[index as usize].as_mut() else { return Stop::Done };
+        if connection.state != State::Open {
+            return Stop::Done;
+        }
+        let (terms, peer, dst_ref, shares) =
+            (connection.terms, connection.peer, connection.dst_ref, connection.shares(config));
         let space = terms.space();
+        let way = ways.at(connection.way);
         let mut acknowledges = connection.may_acknowledge(config, now);
+        let mut stop = Stop::Done;
         // Behind an ED nothing is sent before that has arrived (§6.11).
         while !connection.sending.unsent.is_empty() && connection.sending.expedited.is_none() {
             let sending = &mut connection.sending;
             let credit = space.distance(sending.next, sending.upper_edge);
             let under_way = space.distance(sending.lower_edge, sending.next);
             let has_credit = credit > 0 && credit <= space.window();
-            let window = if config.congestion_control && terms.class == Class::Four {
-                sending.congestion.window()
-            } else {
-                u32::MAX
-            };
-            if !has_credit || under_way >= window {
+            if !has_credit {
                 break;
+            }
+            if shares && way.room(now) != Room::Now {
+                stop = Stop::NoRoom;
+                break;
+            }
+            if IN_TURN {
+                let octets = slots.at(sending.unsent.head).buffer.as_ref().map_or(0, |it| it.len() as u32);
+                match sending.deficit.checked_sub(octets + terms.header_len() as u32) {
+                    Some(rest) => sending.deficit = rest,
+                    None => {
+                        stop = Stop::Turn;
+                        break;
+                    }
+                }
             }
             let Some(frame) = slots.pop_front(&mut sending.unsent) else { break };
             sending.waiting -= 1;
@@ -77,31 +151,28 @@ impl Transport {
             sending.next = space.add(number, 1);
             let slot = slots.at(frame);
             let Some(mut buffer) = slot.buffer.take() else { continue };
+            // The last one that may be sent asks for the next credit, or for an AK where half the credit will never come.
+            let is_last = shares && way.is_last() && under_way < (credit + under_way) / 2;
             let data = Data {
                 dst_ref,
                 number,
                 eot: slot.end,
-                // The last one that may be sent asks for the next credit, or for an AK where half the credit will never come.
-                roa: terms.roa && (credit == 1 || under_way + 1 == window && window <= (credit + under_way) / 2),
+                roa: terms.roa && (credit == 1 || is_last),
                 checksum: terms.checksum,
                 expedited: None,
             };
-            let (sums, len) = match terms.checksum {
-                true => (Sums::of(arena.octets(&buffer)), buffer.len()),
-                false => (Sums::default(), 0),
-            };
-            let header_len = data.header_len(terms.format);
-            let header = arena.push(&mut buffer, header_len);
-            if data.emit(terms.format, sums, len, &mut Writer::new(header)).is_err() {
-                unreachable!("a header is as long as it says");
-            }
-            (slot.number, slot.sent, slot.header_len) = (number, now, header_len as u8);
+            let header_len = put_header(arena, &mut buffer, &data, terms);
+            buffer.let_be_marked(terms.marks);
+            (slot.number, slot.sent, slot.header_len) = (number, now, header_len);
             if terms.class == Class::Four {
                 slot.is = Is::Retained { again: 0, selected: false };
                 slots.push_back(&mut sending.retained, frame);
             } else {
                 // The network delivers it: nothing is retained.
                 slot.is = Is::Leaving(Fate::Sent);
+            }
+            if shares {
+                way.sent(now);
             }
             counters.data_sent += 1;
             let has_room =
@@ -124,6 +195,7 @@ impl Transport {
             out.down(Request::Unitdata { to: peer, buffer });
         }
         await_acknowledge(config, wheel, index, connection, now);
+        stop
     }
 
     /// An AK: what it acknowledges is let go of, what it grants is used (X.224 §12.2.3.6 to §12.2.3.8).
@@ -131,12 +203,13 @@ impl Transport {
         self.counters.acknowledges_received += 1;
         self.heard(index, now);
         self.opened(index, now, out);
-        let Transport { connections, slots, config, counters, wheel, .. } = self;
+        let Transport { connections, slots, config, counters, wheel, ways, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
         if connection.state != State::Open {
             return;
         }
-        let space = connection.terms.space();
+        let (space, shares) = (connection.terms.space(), connection.shares(config));
+        let way = ways.at(connection.way);
         let sending = &mut connection.sending;
         let acknowledged = space.distance(sending.lower_edge, ak.number);
         let under_way = space.distance(sending.lower_edge, sending.next);
@@ -168,7 +241,7 @@ impl Transport {
         } else if grants {
             sending.upper_edge = upper_edge;
         }
-        let (mut sample, mut is_prompt, mut late) = (None, true, 0);
+        let (mut sample, mut is_prompt, mut late, mut fresh) = (None, true, 0, 0);
         let least = sending.round_trip.least.into();
         sending.lower_edge = ak.number;
         for _ in 0..acknowledged {
@@ -176,6 +249,7 @@ impl Transport {
             let slot = slots.at(frame);
             // Of the last one, which has brought this AK about; but not where it, or one before it, came late (Karn).
             is_prompt &= slot.is == Is::Retained { again: 0, selected: false };
+            fresh += u32::from(slot.is_under_way());
             sample = Some(now.since(slot.sent)).filter(|_| is_prompt);
             late += u64::from(slot.came_late(now, least));
             slots.let_go(frame, Fate::Acknowledged, out);
@@ -185,24 +259,17 @@ impl Transport {
             if core::mem::take(&mut sending.told) {
                 out.up(Indication::Resumed { cep: Cep(index) });
             }
-            let credit = u32::from(config.credit).max(space.distance(sending.lower_edge, sending.upper_edge));
             // Once it is reached: numbers come again.
             let is_reached = |it: &mut u32| !space.is_before(sending.lower_edge, *it);
-            sending.congestion.cut_until.take_if(is_reached);
             sending.recovering.take_if(is_reached);
             if let Some(sample) = sample {
                 sending.round_trip.sample(sample);
-                let target = u64::from(sending.round_trip.least) + config.times.slack;
-                let congestion = &mut sending.congestion;
-                if sample <= target {
-                    congestion.grow(acknowledged, credit);
-                } else if congestion.cut_until.is_none() && congestion.window() == 1 {
-                    // It was under way alone, so that nothing of this is a queue of its own: the way has become longer.
-                    sending.round_trip.least = u32::try_from(sample).unwrap_or(u32::MAX);
-                } else if congestion.cut_until.is_none() {
-                    congestion.delayed(sample, target);
-                    congestion.cut_until = Some(sending.next);
-                }
+            }
+            let least = u64::from(sending.round_trip.least);
+            let measured = sample.map(|round_trip| Sample { round_trip, least, target: least + config.times.slack });
+            if shares && way.acknowledged(index, [acknowledged, fresh], measured, now) {
+                // The way has become longer.
+                sending.round_trip.least = sample.and_then(|it| u32::try_from(it).ok()).unwrap_or(u32::MAX);
             }
             connection.timers.retransmission = Deadline::NONE;
             sending.waits = false;
@@ -230,14 +297,26 @@ impl Transport {
                 }
             }
         }
+        if shares {
+            way.arrived(news);
+        }
         // While something is sent again, an AK that says nothing new answers what has come twice.
         late += u64::from(connection.terms.selective && !is_new && news == 0 && sending.recovering.is_some());
         if late > 0 {
             counters.data_late += late;
-            sending.congestion.late();
+            way.late();
             let most = u32::try_from(config.times.t1_least).unwrap_or(u32::MAX);
             let least = (sending.round_trip.least / 4).min(most);
             sending.tolerance = sending.tolerance.saturating_mul(2).clamp(least, most);
+        }
+        if let Some(marks) = ak.marks.filter(|_| shares && connection.terms.marks) {
+            // AKs may overtake each other: one that says fewer is older.
+            let more = marks.wrapping_sub(sending.marks);
+            if (1..128).contains(&more) {
+                sending.marks = marks;
+                counters.marks += u64::from(more);
+                way.marked(now);
+            }
         }
         let hole = beyond >= u32::from(DUPLICATES);
         let lost = hole || sending.duplicates >= DUPLICATES;
@@ -273,12 +352,15 @@ impl Transport {
 
     /// Something is taken for lost: it is sent again, and the window is cut.
     fn recover(&mut self, index: u32, holes: bool, now: Time, out: &mut Outbox) {
-        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        let Transport { connections, slots, ways, .. } = self;
+        let Some(connection) = connections[index as usize].as_mut() else { return };
         let sending = &mut connection.sending;
         (sending.recovering, sending.duplicates, sending.waits) = (Some(sending.next), 0, false);
         // Where something is late time and again, it shows time and again.
         sending.tolerance -= sending.tolerance.div_ceil(16);
-        sending.congestion.lost();
+        if !sending.retained.is_empty() {
+            ways.at(connection.way).lost(slots.at(sending.retained.head).sent, now);
+        }
         self.send_again(index, holes, now, out);
     }
 
@@ -328,7 +410,7 @@ impl Transport {
     /// T1: the first DT that is retained goes again, and the connection is given up when that was tried for I, as it is when nothing
     /// is heard for as long (X.224 §12.2.1.2 has N times T1 for it).
     pub(super) fn retransmission_ran_out(&mut self, index: u32, now: Time, out: &mut Outbox) {
-        let Transport { connections, slots, .. } = self;
+        let Transport { connections, slots, ways, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
         let space = connection.terms.space();
         let sending = &mut connection.sending;
@@ -371,7 +453,8 @@ impl Transport {
         if first.is_some() && now.since(sending.stalled) >= self.config.times.i {
             return self.give_up(index, now, out);
         }
-        sending.congestion.silent();
+        let sent = first.map_or(sending.stalled, |head| slots.at(head).sent);
+        ways.at(connection.way).silent(index, sent, now);
         sending.recovering = Some(sending.next);
         let deadline = now.after(t1(&self.config, connection, connection.sending.attempts));
         connection.timers.retransmission = Deadline::at(deadline);
@@ -380,19 +463,27 @@ impl Transport {
     }
 }
 
+/// Puts the header of a DT in front of its user data: octets of it.
+#[inline]
+fn put_header(arena: &Arena, buffer: &mut Buffer, data: &Data, terms: Terms) -> u8 {
+    let (sums, len) = match terms.checksum {
+        true => (Sums::of(arena.octets(buffer)), buffer.len()),
+        false => (Sums::default(), 0),
+    };
+    let header_len = data.header_len(terms.format);
+    let header = arena.push(buffer, header_len);
+    if data.emit(terms.format, sums, len, &mut Writer::new(header)).is_err() {
+        unreachable!("a header is as long as it says");
+    }
+    header_len as u8
+}
+
 impl Sending {
-    /// DTs that may be sent now: as many as the credit allows, and the window of this end's own.
-    pub(super) fn window(&self, terms: Terms, config: &Config) -> u32 {
-        let space = terms.space();
+    /// DTs that the other end's credit allows to be sent now.
+    pub(super) fn credit(&self, space: Space) -> u32 {
         let credit = space.distance(self.next, self.upper_edge);
-        let under_way = space.distance(self.lower_edge, self.next);
-        let own = if config.congestion_control && terms.class == Class::Four {
-            self.congestion.window().saturating_sub(under_way)
-        } else {
-            u32::MAX
-        };
         // Beyond half the space it is negative: the credit was taken back.
-        if credit > space.window() { 0 } else { credit.min(own) }
+        if credit > space.window() { 0 } else { credit }
     }
 
     /// Whether the other end's credit, which it may reduce, covers this number.
@@ -445,7 +536,10 @@ fn t1(config: &Config, connection: &Connection, attempts: u8) -> u64 {
     let once = match round_trip.smoothed {
         0 => config.times.t1,
         smoothed => {
-            let measured = u64::from(smoothed) + 4 * u64::from(round_trip.deviation);
+            let smoothed = u64::from(smoothed);
+            let measured = smoothed + 4 * u64::from(round_trip.deviation);
+            // In a wide network it changes as others come and go.
+            let measured = if smoothed < WIDE { measured } else { measured.max(2 * smoothed) };
             // The other end may put its AK off.
             (measured + connection.terms.acknowledge_time(config.times.al)).max(config.times.t1_least)
         }

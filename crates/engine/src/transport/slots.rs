@@ -89,6 +89,12 @@ impl Slot {
         matches!(self.is, Is::Retained { again: 1.., selected: false }) && now.since(self.sent) * 4 < least * 3
     }
 
+    /// It is a DT that was sent, and the other end has not said that it has it.
+    #[inline]
+    pub fn is_under_way(&self) -> bool {
+        matches!(self.is, Is::Retained { selected: false, .. })
+    }
+
     /// The buffer is the user's again, without the header.
     #[inline]
     pub fn complete(&mut self, mut buffer: Buffer, fate: Fate) -> Indication {

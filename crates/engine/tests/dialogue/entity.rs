@@ -240,7 +240,16 @@ impl Entity {
     /// An AK of the other end's.
     pub fn acknowledge(&mut self, dst_ref: u16, number: u32, credit: u16, subsequence: Option<u16>) {
         let checksum = self.config.checksum;
-        let ak = Acknowledge { dst_ref, number, credit, checksum, subsequence, confirmation: None, selective: None };
+        let ak = Acknowledge {
+            dst_ref,
+            number,
+            credit,
+            checksum,
+            subsequence,
+            confirmation: None,
+            selective: None,
+            marks: None,
+        };
         self.hear(Peer(0), &Tpdu::Ak(ak), &[]);
     }
 

@@ -90,6 +90,7 @@ fn a_buffer_comes_back_with_its_connection_and_its_fate() {
         subsequence: None,
         confirmation: None,
         selective: None,
+        marks: None,
     };
     entity.hear(Peer(2), &Tpdu::Ak(ak), &[]);
     entity.request(Request::Disconnect { cep: three, reason: Reason::NORMAL });

@@ -486,6 +486,10 @@ fn a_duplicate_does_not_show_that_the_window_is_open() {
     assert_eq!(entity.said(), ["AK → 0x004d, expects 9, credit 7"]);
 }
 
+/// Round trips: one beyond the other and what it may take, and neither of a wide network, where a delay cuts no window.
+const SHORT: u64 = MS / 20;
+const LONG: u64 = MS * 9 / 10;
+
 /// An end whose answers take any time.
 struct Answers {
     entity: Entity,
@@ -521,27 +525,30 @@ impl Answers {
 #[test]
 fn a_cut_of_long_ago_keeps_no_other_off() {
     let mut answers = Answers::new();
-    answers.exchange(1, MS / 10);
-    answers.exchange(1, 10 * MS);
+    answers.exchange(1, SHORT);
+    answers.exchange(1, LONG);
     for _ in 0..20 {
-        assert_eq!(answers.exchange(4, MS / 10), 4);
+        assert_eq!(answers.exchange(4, SHORT), 4);
     }
-    answers.exchange(1, 10 * MS);
-    assert!((1..9).contains(&answers.exchange(15, MS / 10)));
+    answers.exchange(1, LONG);
+    assert!((1..9).contains(&answers.exchange(15, SHORT)));
 }
 
 /// A way that has become longer is no queue for ever: what a TPDU by itself takes is the shortest there is.
 #[test]
 fn a_round_trip_that_is_longer_from_now_on_closes_no_window() {
     let mut answers = Answers::new();
-    answers.exchange(1, MS / 10);
-    for _ in 0..5 {
-        answers.exchange(1, 10 * MS);
+    answers.exchange(1, SHORT);
+    for _ in 0..6 {
+        answers.exchange(1, LONG);
     }
-    assert_eq!(answers.exchange(2, 10 * MS), 1);
-    for _ in 0..20 {
-        answers.exchange(1, 10 * MS);
+    assert_eq!(answers.exchange(2, LONG), 1);
+    // A window that is not used does not grow.
+    for data in [1, 2] {
+        for _ in 0..20 {
+            answers.exchange(data, LONG);
+        }
     }
-    let at_once = answers.exchange(8, 10 * MS);
+    let at_once = answers.exchange(8, LONG);
     assert!(at_once >= 4, "{at_once}");
 }

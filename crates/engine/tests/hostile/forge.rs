@@ -113,6 +113,7 @@ fn forged(random: &mut fastrand::Rng, checksum: bool) -> Vec<u8> {
             subsequence: random.bool().then(|| random.u16(..3)),
             confirmation: random.bool().then_some(Confirmation { lower_edge: number, subsequence: 0, credit: 4 }),
             selective: Some(selective).filter(|_| random.bool()),
+            marks: random.bool().then(|| random.u8(..)),
         }),
     };
     let mut to = [0; 300];

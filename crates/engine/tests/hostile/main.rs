@@ -16,7 +16,10 @@ const US: u64 = 1000;
 const MS: u64 = 1000 * US;
 const SECOND: u64 = 1000 * MS;
 /// Each with another seed: 3,840 connections in all.
-const ROUNDS: u32 = 8;
+const ROUNDS: u64 = 8;
+/// Hostile octets, unless `UNDERPASS_TEST_OCTETS` says how many, and the first seed behind those of the test that always runs.
+const OCTETS: u64 = 100_000_000;
+const FIRST: u64 = 1 << 20;
 /// Somebody who has no connection.
 const STRANGER: Peer = Peer(1);
 
@@ -232,6 +235,7 @@ fn configs() -> impl Iterator<Item = Config> {
         tpdu_size: 256,
         credit: 4,
         pending: 8,
+        marks: true,
         ..Config::default()
     };
     let formats = [true, false];
@@ -256,30 +260,54 @@ fn is_told_apart(kind: Kind, from: Peer, stand: Stand, config: &Config) -> bool 
 
 #[test]
 fn hostile_octets_in_every_state() {
-    let mut seed = 0;
-    let mut all = Counters::default();
-    for config in configs() {
-        for stand in STANDS {
-            for (kind, from) in KINDS.into_iter().flat_map(|it| [(it, OTHER), (it, STRANGER)]) {
-                for _ in 0..ROUNDS {
-                    seed += 1;
-                    let what = format!("seed {seed}, {stand:?}, {kind:?} from {from:?}, {config:?}");
-                    all = added(all, hostile(seed, config, stand, kind, from, &what));
-                }
-            }
-        }
-    }
+    let (all, octets, states) = every_state(0, ROUNDS);
+    println!("{octets} octets in {states} states: {all:?}");
     let causes = [all.malformed, all.corrupt, all.unknown_reference, all.unexpected, all.refused, all.given_up];
     assert!(causes.iter().all(|&it| it > 0) && all.answers > 0, "{all:?}");
 }
 
-fn hostile(seed: u64, config: Config, stand: Stand, kind: Kind, from: Peer, what: &str) -> Counters {
+/// The same with other seeds, again and again: `make octets`.
+#[test]
+#[ignore = "minutes: `make octets` runs it"]
+fn hostile_octets_for_long() {
+    let wanted = std::env::var("UNDERPASS_TEST_OCTETS").map_or(OCTETS, |it| it.parse().expect("a number of octets"));
+    let (mut all, mut octets, mut states, mut seed) = (Counters::default(), 0, 0, FIRST);
+    while octets < wanted {
+        let (counters, more, stood) = every_state(seed, 1);
+        (all, octets, states, seed) = (added(all, counters), octets + more, states + stood, seed + stood);
+    }
+    println!("{octets} octets in {states} states, seeds {FIRST} to {seed}: {all:?}");
+}
+
+/// So many connections of each class and format in each state, with octets of each kind from either side: what was counted, how many
+/// octets, and how often.
+fn every_state(mut seed: u64, rounds: u64) -> (Counters, u64, u64) {
+    let (mut all, mut octets, mut states) = (Counters::default(), 0, 0);
+    for config in configs() {
+        for stand in STANDS {
+            for (kind, from) in KINDS.into_iter().flat_map(|it| [(it, OTHER), (it, STRANGER)]) {
+                for _ in 0..rounds {
+                    (seed, states) = (seed + 1, states + 1);
+                    let what = format!("seed {seed}, {stand:?}, {kind:?} from {from:?}, {config:?}");
+                    let (counters, more) = hostile(seed, config, stand, kind, from, &what);
+                    (all, octets) = (added(all, counters), octets + more);
+                }
+            }
+        }
+    }
+    (all, octets, states)
+}
+
+/// What was counted, and how many octets were hostile.
+fn hostile(seed: u64, config: Config, stand: Stand, kind: Kind, from: Peer, what: &str) -> (Counters, u64) {
+    let mut octets = 0;
     let mut random = fastrand::Rng::with_seed(seed);
     let mut world = World::new(config);
     world.drive(stand);
     for _ in 0..60 {
         let to = random.usize(..2);
         let nsdu = forge::nsdu(kind, &mut random, &world.seen[to], config.checksum);
+        octets += nsdu.len() as u64;
         world.hosts[to].deliver(from, &nsdu, world.now);
         if random.u32(..4) == 0 {
             world.run(random.u64(..2 * MS));
@@ -302,7 +330,7 @@ fn hostile(seed: u64, config: Config, stand: Stand, kind: Kind, from: Peer, what
     }
     let counters = added(world.hosts[0].counters(), world.hosts[1].counters());
     world.end(what);
-    counters
+    (counters, octets)
 }
 
 /// Of what this is about.

@@ -1,6 +1,7 @@
 //! Two transport entities, or stacks of them, in virtual time, with a wire between them that loses, repeats, reorders, changes and delays.
 
 mod grid;
+mod sharing;
 mod side;
 mod snapshot;
 mod wire;

@@ -20,6 +20,7 @@ const WIRE: Faults = Faults {
     delay: 20 * US,
     octet: 1,
     queue: 0,
+    mark: 0,
     pause: 0,
     pause_every: 0,
 };

@@ -28,6 +28,8 @@ pub struct Faults {
     pub octet: u64,
     /// Octets that wait for the wire at most; what comes then is lost.
     pub queue: u64,
+    /// Octets that wait beyond which a packet that may be marked is; 0 for none.
+    pub mark: u64,
     /// Nothing arrives for so long, every `pause_every`.
     pub pause: u64,
     /// In ns.
@@ -36,14 +38,14 @@ pub struct Faults {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// From each end.
-    out: [Vec<Vec<u8>>; 2],
-    /// To each end.
-    arrived: [VecDeque<Vec<u8>>; 2],
+    /// From each end: octets, and whether they may be marked.
+    out: [Vec<(Vec<u8>, bool)>; 2],
+    /// To each end: octets, and whether they are marked.
+    arrived: [VecDeque<(Vec<u8>, bool)>; 2],
 }
 
-/// When it arrives, in which order, to whom, and its octets.
-type Packet = (u64, u64, usize, Vec<u8>);
+/// When it arrives, in which order, to whom, its octets, and whether it is marked.
+type Packet = (u64, u64, usize, Vec<u8>, bool);
 
 /// The wire.
 #[derive(Debug)]
@@ -55,6 +57,7 @@ pub struct Wire {
     /// Until when the wire is busy, from each end.
     busy: [u64; 2],
     packets: u64,
+    overflowed: u64,
     order: u64,
 }
 
@@ -68,6 +71,7 @@ impl Wire {
             under_way: BinaryHeap::new(),
             busy: [0; 2],
             packets: 0,
+            overflowed: 0,
             order: 0,
         }
     }
@@ -80,11 +84,32 @@ impl Wire {
         self.packets
     }
 
+    /// How long a packet of the first end waits for the wire, in ns.
+    pub fn wait(&self, now: Time) -> u64 {
+        self.busy[0].saturating_sub(now.0)
+    }
+
+    /// Packets that there was no room for.
+    pub fn overflowed(&self) -> u64 {
+        self.overflowed
+    }
+
+    /// A packet of somebody else, of so many octets, from the first end's side: when it arrives, if it does.
+    pub fn inject(&mut self, octets: u64, now: Time) -> Option<Time> {
+        let Faults { octet, queue, delay, .. } = self.faults;
+        let begin = self.busy[0].max(now.0);
+        if octet > 0 && queue > 0 && (begin - now.0) / octet > queue {
+            return None;
+        }
+        self.busy[0] = begin + octets * octet;
+        Some(Time(self.busy[0] + delay))
+    }
+
     /// Takes what the ends have sent.
     pub fn send(&mut self, now: Time) {
         let mut shared = self.shared.lock().unwrap();
         for from in 0..2 {
-            for packet in std::mem::take(&mut shared.out[from]) {
+            for (packet, may_be_marked) in std::mem::take(&mut shared.out[from]) {
                 self.packets += 1;
                 let Faults {
                     lost,
@@ -96,13 +121,16 @@ impl Wire {
                     delay,
                     octet,
                     queue,
+                    mark,
                     pause,
                     pause_every,
                 } = self.faults;
                 let begin = self.busy[from].max(now.0);
                 if octet > 0 && queue > 0 && (begin - now.0) / octet > queue {
+                    self.overflowed += 1;
                     continue;
                 }
+                let marked = may_be_marked && octet > 0 && mark > 0 && (begin - now.0) / octet > mark;
                 self.busy[from] = begin + packet.len() as u64 * octet;
                 if self.random.u32(..1000) < lost {
                     continue;
@@ -123,7 +151,7 @@ impl Wire {
                         when += pause - when % pause_every;
                     }
                     self.order += 1;
-                    self.under_way.push(Reverse((when, self.order, 1 - from, packet)));
+                    self.under_way.push(Reverse((when, self.order, 1 - from, packet, marked)));
                 }
             }
         }
@@ -137,8 +165,8 @@ impl Wire {
     pub fn deliver(&mut self, now: Time) {
         let mut shared = self.shared.lock().unwrap();
         while self.under_way.peek().is_some_and(|it| it.0.0 <= now.0) {
-            let Some(Reverse((_, _, to, packet))) = self.under_way.pop() else { break };
-            shared.arrived[to].push_back(packet);
+            let Some(Reverse((_, _, to, packet, marked))) = self.under_way.pop() else { break };
+            shared.arrived[to].push_back((packet, marked));
         }
     }
 }
@@ -171,7 +199,7 @@ impl Link for End {
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
         let mut shared = self.shared.lock().unwrap();
         for packet in packets.drain(..) {
-            shared.out[self.at].push(self.arena.octets(&packet).to_vec());
+            shared.out[self.at].push((self.arena.octets(&packet).to_vec(), packet.may_be_marked()));
             self.done.push(packet);
         }
     }
@@ -188,12 +216,13 @@ impl Link for End {
         let mut shared = self.shared.lock().unwrap();
         let mut count = 0;
         while count < most {
-            let Some(packet) = shared.arrived[self.at].pop_front() else { break };
+            let Some((packet, marked)) = shared.arrived[self.at].pop_front() else { break };
             count += 1;
             // Without a buffer it is lost.
             let Some(mut buffer) = self.free.pop() else { continue };
             self.arena.room(&mut buffer)[..packet.len()].copy_from_slice(&packet);
             self.arena.fill(&mut buffer, packet.len());
+            buffer.mark(marked);
             packets.push(buffer);
         }
         count

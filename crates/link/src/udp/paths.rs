@@ -1,9 +1,9 @@
 //! What is known of the ways to peers: how long packets may be, and how fast they may go.
 
 use crate::arena::Buffer;
+use crate::table::Table;
 use crate::udp::name::Name;
 use crate::udp::pace::Pace;
-use std::collections::HashMap;
 use std::net::SocketAddr;
 
 /// The way to a peer.
@@ -24,41 +24,32 @@ pub struct Path {
 /// The ways that were used or asked for.
 #[derive(Debug, Default)]
 pub struct Paths {
-    all: Vec<Path>,
-    numbers: HashMap<SocketAddr, usize>,
-    /// The one that was looked up last, and most likely is looked up next.
-    last: usize,
+    all: Table<SocketAddr, Path>,
     /// The one whose turn it is to be asked for again.
-    turn: usize,
+    turn: u32,
 }
 
 impl Paths {
     /// The number of the way to a peer, if it is known.
     #[inline]
-    pub fn find(&mut self, peer: SocketAddr) -> Option<usize> {
-        if self.all.get(self.last).is_none_or(|it| it.peer != peer) {
-            self.last = *self.numbers.get(&peer)?;
-        }
-        Some(self.last)
+    pub fn find(&mut self, peer: SocketAddr) -> Option<u32> {
+        self.all.find(peer)
     }
 
     /// A way that was not known; its number.
-    pub fn add(&mut self, peer: SocketAddr, name: Name, mtu: usize) -> usize {
-        let number = self.all.len();
-        self.all.push(Path { peer, name, mtu, told: mtu, pace: None });
-        self.numbers.insert(peer, number);
-        number
+    pub fn add(&mut self, peer: SocketAddr, name: Name, mtu: usize) -> u32 {
+        self.all.add(peer, Path { peer, name, mtu, told: mtu, pace: None })
     }
 
     /// The way of this number.
     #[inline]
-    pub fn get(&self, number: usize) -> &Path {
-        &self.all[number]
+    pub fn get(&self, number: u32) -> &Path {
+        self.all.get(number).expect("a number is that of a way")
     }
 
     /// The same.
-    pub fn get_mut(&mut self, number: usize) -> &mut Path {
-        &mut self.all[number]
+    pub fn get_mut(&mut self, number: u32) -> &mut Path {
+        self.all.get_mut(number).expect("a number is that of a way")
     }
 
     /// All of them.
@@ -67,8 +58,10 @@ impl Paths {
     }
 
     /// The number of a way in which packets are due.
-    pub fn due(&self, now: u64) -> Option<usize> {
-        self.all.iter().position(|it| it.pace.as_ref().and_then(Pace::due).is_some_and(|due| due <= now))
+    pub fn due(&self, now: u64) -> Option<u32> {
+        let mut all = self.all.iter();
+        let number = all.position(|it| it.pace.as_ref().and_then(Pace::due).is_some_and(|due| due <= now));
+        number.map(|it| it as u32)
     }
 
     /// When packets are due next, if any wait.
@@ -78,14 +71,14 @@ impl Paths {
 
     /// All packets that wait for their time.
     pub fn into_held(self) -> impl Iterator<Item = Buffer> {
-        self.all.into_iter().filter_map(|it| it.pace).flat_map(Pace::into_held)
+        self.all.into_values().filter_map(|it| it.pace).flat_map(Pace::into_held)
     }
 
     /// The number of one whose turn it is, so that each has its turn.
-    pub fn turn(&mut self) -> Option<usize> {
-        let number = self.turn;
-        self.turn = (number + 1) % self.all.len().max(1);
-        (number < self.all.len()).then_some(number)
+    pub fn turn(&mut self) -> Option<u32> {
+        let (number, count) = (self.turn, self.all.len() as u32);
+        self.turn = (number + 1) % count.max(1);
+        (number < count).then_some(number)
     }
 
     /// One that has changed and was not told of: who is at its end, what it was and is. It counts as told.

@@ -98,8 +98,7 @@ impl Receiving {
 
     /// Octets of data that a buffer has room for.
     fn data_room(&self) -> usize {
-        let geometry = self.arena.geometry();
-        ((geometry.frame_size - geometry.headroom) as usize).saturating_sub(self.headers())
+        self.arena.geometry().room().saturating_sub(self.headers())
     }
 
     fn expect_one(&mut self) {

@@ -168,7 +168,7 @@ fn admit<'a>(
     ways: &mut Ways<'a>,
     packets: &'a VecDeque<Buffer>,
     at: usize,
-) -> Result<(&'a [u8], Header, usize), Outcome> {
+) -> Result<(&'a [u8], Header, u32), Outcome> {
     let pieces = packets.iter().skip(at).position(|it| !it.goes_on()).ok_or(Outcome::Nothing)? + 1;
     let octets = ways.arena.octets(&packets[at]);
     let Ok((header, data)) = Header::parse(octets) else { return Err(Outcome::Refused(pieces)) };

@@ -1,11 +1,12 @@
 //! An AF_XDP socket: packet memory registered, four rings, bound to a queue of an interface.
-#![allow(unsafe_code, reason = "advice on memory, and options that rustix does not have")]
+#![allow(unsafe_code, reason = "advice on memory")]
 
 use super::rings::{Consumer, Producer};
 use crate::arena::Arena;
 use crate::error::OpenError;
 use crate::interface::Interface;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use crate::option::set;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::mm::{Advice, madvise};
 use rustix::net::addr::SocketAddrArg;
@@ -97,7 +98,7 @@ impl Socket {
         let (fill, completion, transmit, receive) =
             rings().map_err(OpenError::system("making the rings of a socket"))?;
         // An older kernel, or one with a ring that is smaller still, sends 32 with a call and is called again.
-        let _ = set(&descriptor, libc::SOL_XDP, MAX_TX_SKB_BUDGET, size);
+        let _ = set(&descriptor, libc::SOL_XDP, MAX_TX_SKB_BUDGET, &size);
         Ok(Socket { fill, completion, transmit, receive, zero_copy: false, pieces: false, descriptor })
     }
 
@@ -136,11 +137,11 @@ impl Socket {
 
     /// Has the kernel poll the device when the socket is read, and leave it alone otherwise where the interface allows that.
     pub fn busy_poll(&self, how: BusyPoll) -> Result<(), OpenError> {
-        let set = |option, value| set(&self.descriptor, libc::SOL_SOCKET, option, value);
+        let set = |option, value: u32| set(&self.descriptor, libc::SOL_SOCKET, option, &value);
         set(libc::SO_PREFER_BUSY_POLL, 1)
             .and_then(|()| set(libc::SO_BUSY_POLL, BUSY_POLL))
             .and_then(|()| set(libc::SO_BUSY_POLL_BUDGET, how.budget.into()))
-            .map_err(|errno| match errno {
+            .map_err(|error| match Errno::from_io_error(&error).unwrap_or(Errno::INVAL) {
                 Errno::NOPROTOOPT => OpenError::NotInKernel {
                     what: "busy polling for who prefers it (SO_PREFER_BUSY_POLL)",
                     since: "5.11",
@@ -187,16 +188,6 @@ fn first_of(how: Bind, pieces: bool, mut bind: impl FnMut(Flags) -> io::Result<(
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
-    }
-}
-
-/// Sets an option of a socket that is a number.
-fn set(socket: &OwnedFd, level: i32, option: i32, value: u32) -> io::Result<()> {
-    let (socket, len) = (socket.as_raw_fd(), size_of_val(&value) as libc::socklen_t);
-    // SAFETY: the option is a number, which the kernel reads before the call ends.
-    match unsafe { libc::setsockopt(socket, level, option, (&raw const value).cast(), len) } {
-        0 => Ok(()),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
     }
 }
 

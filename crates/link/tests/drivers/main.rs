@@ -2,6 +2,7 @@
 
 mod bounce;
 mod delivery;
+mod ethernet;
 mod faults;
 mod older;
 mod packet;

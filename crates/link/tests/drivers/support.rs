@@ -1,11 +1,13 @@
 //! Two ends of a link over a cable.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer, Geometry};
+use underpass_link::driver::Driver;
 use underpass_link::error::OpenError;
+use underpass_link::ethernet::Ethernet;
 use underpass_link::filter::Filter;
 use underpass_link::ip::{Header, Template};
 use underpass_link::packet::Packet;
@@ -136,6 +138,20 @@ impl End<Udp> {
     }
 }
 
+impl End<Ethernet> {
+    /// Opens an interface of a namespace at an address.
+    pub fn ethernet(
+        namespace: &Namespace,
+        geometry: Geometry,
+        driver: Driver,
+        local: SocketAddr,
+    ) -> Result<End<Ethernet>, OpenError> {
+        let (arena, free) = Arena::new(geometry);
+        let link = inside(namespace, || Ethernet::open(driver, INTERFACE, local, &arena, &Config::default()))?;
+        Ok(End::new(arena, free, link))
+    }
+}
+
 /// Does something in a namespace.
 pub fn inside<R: Send>(namespace: &Namespace, what: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
@@ -186,6 +202,41 @@ pub fn frame(number: u32, len: usize) -> Vec<u8> {
         octet
     });
     frame
+}
+
+/// The addresses of the ends, with each version of IP; the rig gives the first two.
+pub const FOUR: [&str; 2] = ["10.9.0.1:700", "10.9.0.2:700"];
+pub const SIX: [&str; 2] = ["[fd09::1]:700", "[fd09::2]:700"];
+
+pub fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address and a port")
+}
+
+/// A cable whose ends have addresses of both versions, and over which packets go: for a while after it was laid the kernel throws
+/// them away, until it has noticed that the other end is up.
+pub fn dual_cable(mtu: usize) -> Option<Cable> {
+    let cable = cable(mtu)?;
+    for (end, own) in cable.ends.iter().zip(SIX) {
+        end.add_address(INTERFACE, address(own).ip(), 64).expect("an address of IPv6");
+    }
+    for at in [FOUR, SIX] {
+        let bind = |end: usize| inside(&cable.ends[end], || UdpSocket::bind(at[end])).expect("an address of its own");
+        let ends = [bind(0), bind(1)];
+        for (from, to) in [(0, 1), (1, 0)] {
+            ends[to].set_nonblocking(true).expect("it is a socket");
+            wait("a packet over the cable", || {
+                ends[from].send_to(&[], at[to]).ok()?;
+                ends[to].recv(&mut []).ok()
+            });
+        }
+    }
+    Some(cable)
+}
+
+/// All buffers are where they were.
+pub fn returns_all<L: Link>(end: End<L>, geometry: Geometry) {
+    let all = end.free.len() + Box::new(end.link).close().all().len();
+    assert_eq!(all, geometry.frames as usize, "buffers are lost");
 }
 
 /// A datagram from one end to another whose octets follow from its number, as it goes over a link that carries IP.

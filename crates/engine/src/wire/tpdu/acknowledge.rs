@@ -28,6 +28,9 @@ pub struct Acknowledge<'a> {
     pub confirmation: Option<Confirmation>,
     /// What came behind a gap.
     pub selective: Option<Selective<'a>>,
+    /// How many DTs have come that a router had marked, since the connection began, modulo 256; absent while none has. No standard
+    /// has it: an end says so only where the other has agreed ([`super::AdditionalOptions::MARKS`]).
+    pub marks: Option<u8>,
 }
 
 /// Flow control confirmation: what an AK said that has come, so that its sender knows that the window is open.
@@ -116,6 +119,7 @@ impl<'a> Acknowledge<'a> {
                     }
                     it.selective = Some(Selective { octets: parameter.value, format });
                 }
+                parameter::MARKS => it.marks = Some(u8::from_be_bytes(parameter.exactly()?)),
                 _ => return Err(parameter.misplaced()),
             }
             Ok(())
@@ -134,6 +138,7 @@ impl<'a> Acknowledge<'a> {
         header.checksum(self.checksum)?;
         header.optional(parameter::SUBSEQUENCE, self.subsequence.map(u16::to_be_bytes))?;
         header.optional(parameter::CONFIRMATION, self.confirmation.map(Confirmation::octets))?;
+        header.optional(parameter::MARKS, self.marks.map(u8::to_be_bytes))?;
         if let Some(it) = self.selective {
             header.parameter(parameter::SELECTIVE, it.octets)?;
         }
@@ -149,6 +154,9 @@ impl Display for Acknowledge<'_> {
         }
         if let Some(it) = self.confirmation {
             write!(f, ", confirms {} + {} ({})", it.lower_edge, it.credit, it.subsequence)?;
+        }
+        if let Some(it) = self.marks {
+            write!(f, ", {it} marked")?;
         }
         for (first, last) in self.selective.iter().flat_map(Selective::runs) {
             write!(f, ", has {first}-{last}")?;
@@ -213,6 +221,7 @@ fn fixed_part(header: &[u8], format: Format) -> Result<(Acknowledge<'static>, us
         subsequence: None,
         confirmation: None,
         selective: None,
+        marks: None,
     };
     Ok((it, fixed))
 }

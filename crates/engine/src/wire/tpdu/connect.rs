@@ -111,6 +111,9 @@ impl AdditionalOptions {
     pub const ROA: u8 = 0x20;
     /// Non-blocking expedited data (class 4).
     pub const NON_BLOCKING_EXPEDITED: u8 = 0x40;
+    /// Of no standard, in a bit that X.224 keeps: AKs say how many DTs a router has marked (class 4). Who does not know of it answers
+    /// without it.
+    pub const MARKS: u8 = 0x80;
 
     /// Whether all of these are among them.
     pub fn has(self, options: u8) -> bool {

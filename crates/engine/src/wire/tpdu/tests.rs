@@ -86,6 +86,7 @@ fn published_acknowledgements() {
         subsequence: None,
         confirmation: None,
         selective: None,
+        marks: None,
     };
     is_published("0868123406c3020c71", Tpdu::Ak(normal), Format::Normal, b"");
     let extended = Acknowledge { number: 70_001, credit: 512, ..normal };
@@ -101,6 +102,9 @@ fn published_acknowledgements() {
     let selective = Some(Selective::new([(70_003, 70_005)].into_iter(), Format::Extended, &mut room));
     let selecting = Tpdu::Ak(Acknowledge { selective, ..extended });
     is_published("17601234000111710200c302e26f8f080001117300011175", selecting, Format::Extended, b"");
+    // An extension of ours, and no standard's.
+    let marked = Tpdu::Ak(Acknowledge { marks: Some(3), ..extended });
+    is_published("10601234000111710200c30203579f0103", marked, Format::Extended, b"");
     assert_eq!(selecting.to_string(), "AK → 0x1234, expects 70001, credit 512, has 70003-70005");
 }
 
@@ -294,6 +298,7 @@ fn each<'a>(parts: &'a Parts, format: Format, room: &'a mut [u8]) -> Vec<Tpdu<'a
             subsequence: parts.numbers[2],
             confirmation,
             selective,
+            marks: parts.flags[5].then_some(parts.small[3]),
         }),
         Tpdu::Rj(Reject { dst_ref, number, credit }),
         Tpdu::Er(ErrorReport {

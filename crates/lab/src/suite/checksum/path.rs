@@ -237,8 +237,7 @@ fn compute_beside<'a>(scope: &'a thread::Scope<'a, '_>, progress: &'a Progress) 
 fn send(load: Load, is_up: Receiver<()>, progress: &Progress) -> Result<()> {
     let (arena, frames) = Arena::new(load.socket.geometry());
     let (mut link, packets) = (load.socket.open(&arena)?, Packets::of(load.size));
-    let Geometry { frame_size, headroom, .. } = arena.geometry();
-    let pieces: Vec<&[u8]> = packets.frame().chunks((frame_size - headroom) as usize).collect();
+    let pieces: Vec<&[u8]> = packets.frame().chunks(arena.geometry().room()).collect();
     let mut free: Vec<Vec<_>> = pieces.iter().map(|_| Vec::new()).collect();
     for mut buffer in frames {
         let place = buffer.frame() as usize % pieces.len();

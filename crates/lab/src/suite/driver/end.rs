@@ -91,7 +91,7 @@ impl Layout {
     /// Octets of the message that lie behind so many of the header in a buffer.
     fn piece(self, header: usize) -> usize {
         match self {
-            Layout::Frames => ((GEOMETRY.frame_size - GEOMETRY.headroom) as usize - header) / WORD * WORD,
+            Layout::Frames => (GEOMETRY.room() - header) / WORD * WORD,
             Layout::Clusters => CLUSTER,
         }
     }

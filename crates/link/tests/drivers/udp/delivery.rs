@@ -1,6 +1,6 @@
 //! What is sent comes, as it was: with both versions of IP, in segments and each by itself.
 
-use super::super::support::{End, PATIENCE, datagram, wait};
+use super::super::support::{End, PATIENCE, datagram, returns_all, wait};
 use super::{FOUR, GEOMETRY, SIX, dual_cable, ends, header, local_ends};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -20,12 +20,6 @@ fn carry(from: &mut End<Udp>, to: &mut End<Udp>, packets: &[Vec<u8>]) {
         let came = to.expect();
         assert!(came == *packet, "{number} of {}: {} octets, and not {}", packets.len(), came.len(), packet.len());
     }
-}
-
-/// All buffers are where they were.
-fn returns_all(end: End<Udp>, geometry: Geometry) {
-    let all = end.free.len() + Box::new(end.link).close().all().len();
-    assert_eq!(all, geometry.frames as usize, "buffers are lost");
 }
 
 /// Bursts of packets of one length, of any lengths, and single ones, both ways.

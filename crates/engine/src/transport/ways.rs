@@ -1,0 +1,385 @@
+//! What connections to one peer share: how many DTs may be under way, how fast they go, and whose turn it is.
+//!
+//! All of them go over one way through the network, and compete with others on it as one. So the window of [`Congestion`] is the
+//! peer's: a new connection finds it as the others have made it, and many get no more than one. Within it they are served by deficit
+//! round robin (Shreedhar and Varghese, SIGCOMM 1995): who has something to send and finds no room waits behind all others that do,
+//! and sends octets for one TPDU of the longest, as far as they go, with each turn. Who finds room while nobody waits sends at once,
+//! so that one connection by itself pays for nothing of this.
+//!
+//! Where a round trip takes a millisecond or more, the network is taken for a wide one. There DTs leave spread over the round trip
+//! rather than as acknowledgements come: each has its time, a quarter faster than the window needs, twice as fast while the window
+//! doubles, and what is late by a millisecond at most goes at once. Where it takes less, a timer is no finer than the window itself,
+//! and nothing is spread.
+
+use super::congestion::Congestion;
+use crate::service::{Peer, Time};
+use std::collections::{HashMap, VecDeque};
+
+const MS: u64 = 1_000_000;
+/// Round trips from which on the network is taken for a wide one, which others share and fill: DTs are spread, and the window does
+/// not shrink for a delay.
+pub(super) const WIDE: u64 = MS;
+/// How late a DT may be and still be caught up with.
+const BURST: u64 = MS;
+
+/// Connections that a list of those that wait has room for from the beginning.
+const ROOM: usize = 16;
+
+/// The ways to peers, which are kept when their connections end: another one goes on where they were.
+#[derive(Debug, Default)]
+pub(super) struct Ways {
+    all: Vec<Way>,
+    numbers: HashMap<Peer, u32>,
+    /// Those on which somebody waits for the time of the next DT, and when the first of these comes.
+    timed: Vec<u32>,
+    due: Option<Time>,
+    /// Those of them whose time has come.
+    ripe: Vec<u32>,
+    /// Those on which there may be room, since connections ended.
+    freed: Vec<u32>,
+}
+
+/// The way to a peer.
+#[derive(Debug)]
+pub(super) struct Way {
+    congestion: Congestion,
+    /// DTs that were sent, and of which the other ends have not said that they have them.
+    under_way: u32,
+    /// Connections that have something to send, and found no room: the one whose turn it is first.
+    waiting: VecDeque<u32>,
+    /// When the window was last cut for a delay or a mark, and for a loss: what was sent before says nothing new.
+    cut: Time,
+    lost: Time,
+    /// How long acknowledgements take, smoothed over all connections, in ns; 0 while nothing was measured.
+    round_trip: u64,
+    /// When the next DT may be sent.
+    next: Time,
+    /// Whose DTs were acknowledged last, and when.
+    heard: (u32, Time),
+    is_timed: bool,
+}
+
+/// A round trip that was measured, the shortest of its connection, and what it may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    pub round_trip: u64,
+    pub least: u64,
+    pub target: u64,
+}
+
+/// Whether a DT may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// Now.
+    Now,
+    /// When one was acknowledged.
+    Full,
+    /// At this time.
+    At(Time),
+}
+
+impl Ways {
+    /// The number of the way to a peer.
+    pub fn to(&mut self, peer: Peer) -> u32 {
+        let Ways { all, numbers, timed, ripe, freed, .. } = self;
+        *numbers.entry(peer).or_insert_with(|| {
+            all.push(Way::new());
+            [timed, ripe, freed].into_iter().for_each(|list| list.reserve(all.len()));
+            all.len() as u32 - 1
+        })
+    }
+
+    /// The way of this number.
+    #[inline]
+    pub fn at(&mut self, number: u32) -> &mut Way {
+        &mut self.all[number as usize]
+    }
+
+    /// The same, to be looked at.
+    pub fn get(&self, number: u32) -> &Way {
+        &self.all[number as usize]
+    }
+
+    /// Somebody waits on a way for the time of the next DT.
+    pub fn time(&mut self, number: u32, at: Time) {
+        if !std::mem::replace(&mut self.all[number as usize].is_timed, true) {
+            self.timed.push(number);
+        }
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    /// When the first of these comes.
+    pub fn due(&self) -> Option<Time> {
+        self.due
+    }
+
+    /// One on which somebody waited for a time, if the first of these has come: it is to be served, and waits again if need be.
+    pub fn expire(&mut self, now: Time) -> Option<u32> {
+        if self.due.take_if(|due| *due <= now).is_some() {
+            self.ripe.append(&mut self.timed);
+        }
+        let number = self.ripe.pop()?;
+        self.all[number as usize].is_timed = false;
+        Some(number)
+    }
+
+    /// A connection ends, of which so many DTs were under way.
+    pub fn leave(&mut self, number: u32, connection: u32, under_way: u32) {
+        let way = &mut self.all[number as usize];
+        way.under_way = way.under_way.saturating_sub(under_way);
+        way.waiting.retain(|it| *it != connection);
+        if !way.waiting.is_empty() {
+            self.freed.push(number);
+        }
+    }
+
+    /// One on which there may be room, since connections ended.
+    pub fn freed(&mut self) -> Option<u32> {
+        self.freed.pop()
+    }
+}
+
+impl Way {
+    fn new() -> Way {
+        Way {
+            congestion: Congestion::new(),
+            under_way: 0,
+            waiting: VecDeque::with_capacity(ROOM),
+            cut: Time(0),
+            lost: Time(0),
+            round_trip: 0,
+            next: Time(0),
+            heard: (u32::MAX, Time(0)),
+            is_timed: false,
+        }
+    }
+
+    /// Whether a DT may be sent.
+    #[inline]
+    pub fn room(&self, now: Time) -> Room {
+        if self.under_way >= self.congestion.window() {
+            Room::Full
+        } else if !self.is_wide() || self.next <= now {
+            Room::Now
+        } else {
+            Room::At(self.next)
+        }
+    }
+
+    #[inline]
+    fn is_wide(&self) -> bool {
+        self.round_trip >= WIDE
+    }
+
+    /// DTs that may be sent, whatever their time.
+    pub fn left(&self) -> u32 {
+        if self.waiting.is_empty() { self.congestion.window().saturating_sub(self.under_way) } else { 0 }
+    }
+
+    /// Whether the next DT is the last that the window allows.
+    #[inline]
+    pub fn is_last(&self) -> bool {
+        self.under_way + 1 >= self.congestion.window()
+    }
+
+    /// A DT is sent.
+    #[inline]
+    pub fn sent(&mut self, now: Time) {
+        self.under_way += 1;
+        if self.is_wide() {
+            // Of a round trip's window: four fifths, or half.
+            let share = self.round_trip / u64::from(self.congestion.window().max(1));
+            let apart = if self.congestion.begins() { share / 2 } else { share / 5 * 4 };
+            self.next = Time(self.next.0.max(now.0.saturating_sub(BURST))).after(apart);
+        }
+    }
+
+    /// Whether somebody waits for a turn.
+    #[inline]
+    pub fn is_waited_for(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Who waits, first.
+    pub fn first(&self) -> Option<u32> {
+        self.waiting.front().copied()
+    }
+
+    /// A connection waits behind all others.
+    pub fn wait(&mut self, connection: u32) {
+        self.waiting.push_back(connection);
+    }
+
+    /// Whoever is first waits no more.
+    pub fn pass(&mut self) {
+        self.waiting.pop_front();
+    }
+
+    /// Whoever is first has had its turn.
+    pub fn turn(&mut self) {
+        if let Some(first) = self.waiting.pop_front() {
+            self.waiting.push_back(first);
+        }
+    }
+
+    /// So many DTs have come that others before them are missing of.
+    #[inline]
+    pub fn arrived(&mut self, count: u32) {
+        self.under_way = self.under_way.saturating_sub(count);
+    }
+
+    /// So many DTs of a connection were acknowledged, of which so many had not come out of order before. `sample` is of the
+    /// last of them, if it was measured. Whether the way itself has become longer.
+    pub fn acknowledged(
+        &mut self,
+        connection: u32,
+        [count, fresh]: [u32; 2],
+        sample: Option<Sample>,
+        now: Time,
+    ) -> bool {
+        let was_used = self.under_way.saturating_mul(2) >= self.congestion.window();
+        self.under_way = self.under_way.saturating_sub(fresh);
+        self.heard = (connection, now);
+        if let Some(Sample { round_trip, .. }) = sample {
+            self.round_trip = match self.round_trip {
+                0 => round_trip,
+                smoothed => smoothed - smoothed / 8 + round_trip / 8,
+            };
+        }
+        if self.is_wide() {
+            if sample.is_some_and(|it| it.round_trip > it.target) {
+                self.congestion.settle();
+            }
+            if was_used {
+                self.congestion.compete(count, self.round_trip, now);
+            }
+            return false;
+        }
+        let Some(Sample { round_trip, least, target }) = sample else { return false };
+        if round_trip <= target {
+            // As much waits as is under way: it would be twice as much next.
+            if round_trip > 2 * least {
+                self.congestion.settle();
+            }
+            if was_used {
+                self.congestion.grow(count);
+            }
+            return false;
+        }
+        let sent = Time(now.0.saturating_sub(round_trip));
+        if sent < self.cut {
+            return false;
+        }
+        // It was under way alone, so that nothing of this is a queue of its own.
+        if self.congestion.window() == 1 {
+            return true;
+        }
+        self.congestion.delayed(round_trip, target);
+        self.cut = now;
+        false
+    }
+
+    /// A router has marked DTs: the window shrinks, once in a round trip.
+    pub fn marked(&mut self, now: Time) {
+        if now.since(self.cut) >= self.round_trip {
+            self.congestion.marked();
+            self.cut = now;
+        }
+    }
+
+    /// A DT that was sent then is lost: the window shrinks, once for all that were under way with it.
+    pub fn lost(&mut self, sent: Time, now: Time) {
+        if sent >= self.lost {
+            self.congestion.lost(self.is_wide());
+            self.lost = now;
+        }
+    }
+
+    /// What was taken for lost was late.
+    pub fn late(&mut self) {
+        self.congestion.late();
+    }
+
+    /// Nothing was acknowledged of a connection for the whole of T1, since its first DT was sent: where others were heard of meanwhile,
+    /// that one alone is lost.
+    pub fn silent(&mut self, connection: u32, sent: Time, now: Time) {
+        let (other, at) = self.heard;
+        if other != connection && at > sent {
+            self.lost(sent, now);
+        } else {
+            self.congestion.silent();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dts_are_spread_over_a_long_round_trip() {
+        let mut ways = Ways::default();
+        let number = ways.to(Peer(7));
+        assert_eq!((number, ways.to(Peer(9)), ways.to(Peer(7))), (0, 1, 0));
+        let way = ways.at(number);
+        let mut now = Time(100 * MS);
+        (0..16).for_each(|_| {
+            assert_eq!(way.room(now), Room::Now);
+            way.sent(now);
+        });
+        assert_eq!(way.room(now), Room::Full);
+        // 16 ms for 32, twice as fast since the window doubles: a quarter of a millisecond is between two, and a millisecond is caught up with.
+        now = now.after(16 * MS);
+        assert!(!way.acknowledged(
+            1,
+            [16; 2],
+            Some(Sample { round_trip: 16 * MS, least: 16 * MS, target: 20 * MS }),
+            now
+        ));
+        let mut sent = 0;
+        while way.room(now) == Room::Now {
+            way.sent(now);
+            sent += 1;
+        }
+        assert_eq!((sent, way.room(now)), (5, Room::At(Time(now.0 + MS / 4))));
+        assert_eq!(way.left(), 32 - 5);
+    }
+
+    #[test]
+    fn the_window_shrinks_once_for_what_was_under_way_together() {
+        let mut ways = Ways::default();
+        let number = ways.to(Peer(0));
+        let way = ways.at(number);
+        let (sent, now) = (Time(MS), Time(2 * MS));
+        (0..16).for_each(|_| way.sent(sent));
+        way.lost(sent, now);
+        way.lost(sent, now.after(1));
+        assert_eq!(way.congestion.window(), 8);
+        way.lost(now, now.after(2));
+        assert_eq!(way.congestion.window(), 4);
+        // Another connection was heard of: it is not the network that is silent.
+        way.acknowledged(1, [1; 2], None, now.after(MS));
+        way.silent(2, now.after(3), now.after(2 * MS));
+        assert_eq!(way.congestion.window(), 2);
+        way.silent(1, now.after(3 * MS), now.after(4 * MS));
+        assert_eq!((way.congestion.window(), way.under_way), (1, 15));
+    }
+
+    #[test]
+    fn who_waits_is_served_in_turn_and_who_ends_is_forgotten() {
+        let mut ways = Ways::default();
+        let number = ways.to(Peer(0));
+        [3, 5, 8].into_iter().for_each(|it| ways.at(number).wait(it));
+        let mut turns = Vec::new();
+        for _ in 0..4 {
+            turns.extend(ways.at(number).first());
+            ways.at(number).turn();
+        }
+        assert_eq!(turns, [3, 5, 8, 3]);
+        ways.leave(number, 8, 0);
+        assert_eq!((ways.freed(), ways.freed(), ways.at(number).first()), (Some(number), None, Some(5)));
+        ways.at(number).pass();
+        ways.leave(number, 3, 0);
+        assert_eq!((ways.freed(), ways.at(number).is_waited_for()), (None, false));
+    }
+}

@@ -1,0 +1,125 @@
+//! Which neighbour packets to a peer go to first, as the kernel knows it, and whether the kernel has to send them itself.
+
+use super::frame::{self, HEADER};
+use crate::netlink::{CHANGES, Listener};
+use crate::route::{Neighbour, Routes};
+use crate::table::Table;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::neighbour::NeighbourMessage;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+/// How packets get to a peer.
+#[derive(Debug)]
+struct Way {
+    peer: SocketAddr,
+    /// The neighbour on this interface that they go to, if they leave by it as they are.
+    next: Option<IpAddr>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// It is to be asked for.
+    Unknown,
+    /// The kernel sends them: by another interface, or to a neighbour that has to be found first.
+    Kernel,
+    /// They go behind this header. `asks` has the kernel send the next one, and so ask the neighbour whether it is still there.
+    Direct { header: [u8; HEADER], asks: bool },
+}
+
+/// The ways to peers.
+#[derive(Debug)]
+pub struct Ways {
+    table: Table<SocketAddr, Way>,
+    routes: Routes,
+    listener: Listener,
+    /// The interface: its number and its address.
+    interface: u32,
+    own: [u8; 6],
+    local: SocketAddr,
+}
+
+impl Ways {
+    /// Ways from an address, which the kernel has, by the interface of this number and address.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn new(interface: u32, own: [u8; 6], local: SocketAddr) -> io::Result<Ways> {
+        // It listens before anything is asked, so that nothing changes in between.
+        let listener = Listener::open(&CHANGES)?;
+        Ok(Ways { table: Table::default(), routes: Routes::open()?, listener, interface, own, local })
+    }
+
+    /// Whether the interface is an end of a cable within this host.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn is_within(&self) -> io::Result<bool> {
+        self.routes.is_within(self.interface)
+    }
+
+    /// What goes in front of the next packet to a peer; none if the kernel is to send it.
+    #[inline]
+    pub fn header(&mut self, peer: SocketAddr) -> Option<[u8; HEADER]> {
+        let number = match self.table.find(peer) {
+            Some(number) => number,
+            None => self.table.add(peer, Way { peer, next: None, state: State::Unknown }),
+        };
+        let way = self.table.get_mut(number)?;
+        if let State::Direct { header, asks: false } = way.state {
+            return Some(header);
+        }
+        self.unusual(number)
+    }
+
+    #[cold]
+    fn unusual(&mut self, number: u32) -> Option<[u8; HEADER]> {
+        let Ways { table, routes, interface, own, local, .. } = self;
+        let way = table.get_mut(number)?;
+        if let State::Unknown = way.state {
+            let hop = routes.hop(local.ip(), way.peer.ip()).ok().filter(|it| it.plain && it.interface == *interface);
+            way.next = hop.map(|it| it.next);
+            let neighbour = way.next.and_then(|next| routes.neighbour(*interface, next).ok().flatten());
+            way.state = State::of(neighbour, *own, *local);
+        }
+        match &mut way.state {
+            State::Direct { asks: asks @ true, .. } => {
+                *asks = false;
+                None
+            }
+            State::Direct { header, .. } => Some(*header),
+            State::Unknown | State::Kernel => None,
+        }
+    }
+
+    /// Takes what the kernel says of neighbours, routes, addresses and interfaces; whether anything but neighbours has changed.
+    pub fn hear(&mut self) -> bool {
+        let Ways { table, listener, interface, own, local, .. } = self;
+        let mut changed = false;
+        let mut neighbour = |message: NeighbourMessage, is_there: bool| {
+            let Some((at, ip)) = Neighbour::named(&message) else { return };
+            let state = State::of(Neighbour::of(&message).filter(|_| is_there), *own, *local);
+            let concerned =
+                |it: &&mut Way| at == *interface && it.next == Some(ip) && !matches!(it.state, State::Unknown);
+            table.iter_mut().filter(concerned).for_each(|it| it.state = state);
+        };
+        let is_all = listener.hear(|message| match message {
+            RouteNetlinkMessage::NewNeighbour(it) => neighbour(it, true),
+            RouteNetlinkMessage::DelNeighbour(it) => neighbour(it, false),
+            _ => changed = true,
+        });
+        changed |= !is_all;
+        if changed {
+            self.table.iter_mut().for_each(|it| it.state = State::Unknown);
+        }
+        changed
+    }
+}
+
+impl State {
+    fn of(neighbour: Option<Neighbour>, own: [u8; 6], local: SocketAddr) -> State {
+        neighbour
+            .map_or(State::Kernel, |it| State::Direct { header: frame::header(it.address, own, local), asks: it.stale })
+    }
+}

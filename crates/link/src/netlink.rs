@@ -1,0 +1,117 @@
+//! What the kernel is asked for, and says of its own accord, by rtnetlink(7).
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use std::io;
+
+/// Octets of an answer; the kernel sends more than one if it has more to say.
+const ANSWER: usize = 32 << 10;
+
+/// A socket that asks, in the network namespace of the thread that has opened it.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: Socket,
+}
+
+impl Netlink {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn open() -> io::Result<Netlink> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Netlink { socket })
+    }
+
+    /// Asks, and hands each answer on. With `NLM_F_ACK` it waits until what was asked for is done, with `NLM_F_DUMP` until all is told.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn ask(
+        &self,
+        flags: u16,
+        question: RouteNetlinkMessage,
+        mut hear: impl FnMut(RouteNetlinkMessage),
+    ) -> io::Result<()> {
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        let mut message = NetlinkMessage::new(header, question.into());
+        message.finalize();
+        let mut request = vec![0; message.buffer_len()];
+        message.serialize(&mut request);
+        self.socket.send(&request, 0)?;
+        loop {
+            let mut answers = Vec::with_capacity(ANSWER);
+            self.socket.recv(&mut answers, 0)?;
+            for message in messages(&answers) {
+                match message?.payload {
+                    NetlinkPayload::InnerMessage(it) => hear(it),
+                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+                    _ => return Ok(()),
+                }
+            }
+            if flags & NLM_F_DUMP == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Groups of what the kernel says of its own accord (`enum rtnetlink_groups` of linux/rtnetlink.h): of interfaces, neighbours,
+/// addresses, routes, and rules by which a route is chosen.
+pub const CHANGES: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
+
+/// A socket that hears what the kernel says of its own accord, in the network namespace of the thread that has opened it.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    room: Vec<u8>,
+}
+
+impl Listener {
+    /// Opens one that hears these groups.
+    ///
+    /// # Errors
+    /// There is no descriptor left, or the kernel knows no such group.
+    pub fn open(groups: &[u32]) -> io::Result<Listener> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        groups.iter().try_for_each(|group| socket.add_membership(*group))?;
+        Ok(Listener { socket, room: Vec::with_capacity(ANSWER) })
+    }
+
+    /// Hands on what was said since; whether that is all of it. Otherwise anything may have changed.
+    pub fn hear(&mut self, mut hear: impl FnMut(RouteNetlinkMessage)) -> bool {
+        loop {
+            self.room.clear();
+            if let Err(error) = self.socket.recv(&mut self.room, libc::MSG_DONTWAIT) {
+                return error.kind() == io::ErrorKind::WouldBlock;
+            }
+            for message in messages(&self.room) {
+                match message.map(|it| it.payload) {
+                    Ok(NetlinkPayload::InnerMessage(it)) => hear(it),
+                    Ok(_) => {}
+                    Err(_) => return false,
+                }
+            }
+        }
+    }
+}
+
+/// The messages of a datagram, up to the first that cannot be read.
+fn messages(datagram: &[u8]) -> impl Iterator<Item = io::Result<NetlinkMessage<RouteNetlinkMessage>>> {
+    let mut rest = datagram;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other);
+        let len = message.as_ref().map_or(rest.len(), |it| (it.header.length as usize).next_multiple_of(4));
+        rest = &rest[len.clamp(1, rest.len())..];
+        Some(message)
+    })
+}

@@ -1,0 +1,95 @@
+//! What is known of peers, by their addresses and by the numbers that these got.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, RandomState};
+
+/// Values by keys, and by numbers from 0 on in the order in which they were added.
+#[derive(Debug)]
+pub struct Table<K, V, S = RandomState> {
+    all: Vec<(K, V)>,
+    numbers: HashMap<K, u32, S>,
+    /// The one that was found last, and most likely is looked for next.
+    last: u32,
+}
+
+impl<K, V, S: Default> Default for Table<K, V, S> {
+    fn default() -> Table<K, V, S> {
+        Table { all: Vec::new(), numbers: HashMap::default(), last: 0 }
+    }
+}
+
+impl<K: Copy + Eq + Hash, V, S: BuildHasher> Table<K, V, S> {
+    /// The number of a key, if it is known.
+    #[inline]
+    pub fn find(&mut self, key: K) -> Option<u32> {
+        if self.all.get(self.last as usize).is_none_or(|it| it.0 != key) {
+            self.last = *self.numbers.get(&key)?;
+        }
+        Some(self.last)
+    }
+
+    /// Adds a key that was not known; its number.
+    pub fn add(&mut self, key: K, value: V) -> u32 {
+        let number = self.all.len() as u32;
+        self.numbers.insert(key, number);
+        self.all.push((key, value));
+        number
+    }
+
+    /// The value of this number.
+    #[inline]
+    pub fn get(&self, number: u32) -> Option<&V> {
+        self.all.get(number as usize).map(|it| &it.1)
+    }
+
+    /// The same.
+    #[inline]
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut V> {
+        self.all.get_mut(number as usize).map(|it| &mut it.1)
+    }
+
+    /// All values.
+    pub fn iter(&self) -> impl Iterator<Item = &V> {
+        self.all.iter().map(|it| &it.1)
+    }
+
+    /// The same.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.all.iter_mut().map(|it| &mut it.1)
+    }
+
+    /// All values, out of it.
+    pub fn into_values(self) -> impl Iterator<Item = V> {
+        self.all.into_iter().map(|it| it.1)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_has_the_number_that_it_got() {
+        let mut table: Table<u64, u64> = Table::default();
+        for number in 0..1000u32 {
+            let key = u64::from(number) * 7;
+            assert_eq!(table.find(key), None);
+            assert_eq!(table.add(key, key + 1), number);
+            let half = u64::from(number / 2) * 7;
+            assert_eq!((table.find(half), table.get(number / 2)), (Some(number / 2), Some(&(half + 1))));
+        }
+        *table.get_mut(3).unwrap() = 0;
+        assert_eq!((table.find(21), table.get(3), table.get(1000)), (Some(3), Some(&0), None));
+        assert_eq!((table.len(), table.iter().filter(|it| **it == 0).count()), (1000, 1));
+    }
+}
