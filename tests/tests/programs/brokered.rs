@@ -7,8 +7,8 @@ use underpass_segment::reason::Reason;
 use underpass_tests::broker::{Broker, GROUP, User};
 use underpass_tests::group::Group;
 use underpass_tests::library::{self, AT_ONCE, is_kernel_only};
-use underpass_tests::net::{await_listening_beside, free_port};
-use underpass_tests::stage::{Stage, compile, skip};
+use underpass_tests::net::free_port;
+use underpass_tests::stage::{Stage, compile};
 
 use crate::databases::redis_server;
 
