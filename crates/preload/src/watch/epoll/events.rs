@@ -384,11 +384,8 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
     }
     // Before anything else is looked at: what comes later is told later.
     let news = news(&port, item);
-    let readable = match mask {
-        _ if mask & OVER != 0 => mask & IN != 0 || port.ready() == Ready::Yes,
-        _ if mask & IN != 0 => port.is_readable_as_told(),
-        _ => port.readable(),
-    };
+    // The event may be another registration's with the same data: what is there is asked for.
+    let readable = if mask & OVER != 0 { mask & IN != 0 || port.ready() == Ready::Yes } else { port.readable() };
     let known = item.events & EDGE != 0
         && mask & OVER == 0
         && news.is_none()
