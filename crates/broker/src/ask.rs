@@ -59,13 +59,7 @@ impl Ask {
     /// # Errors
     /// See [`WireError`].
     pub fn parse(packet: &[u8]) -> Result<Ask, WireError> {
-        let (header, mut from) = Header::parse(packet)?;
-        if header.kind != KIND {
-            return Err(WireError::Kind(header.kind));
-        }
-        if packet.len() != LEN {
-            return Err(WireError::Length);
-        }
+        let (header, mut from) = Header::parse_as(packet, KIND, LEN)?;
         let ring_bytes = from.u32()?;
         if from.u32()? != 0 {
             return Err(WireError::Value("reserved"));

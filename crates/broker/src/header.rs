@@ -59,6 +59,18 @@ impl Header {
         Ok((header, Reader(&packet[LEN..])))
     }
 
+    /// The same of a record that has to be of this kind, and as long as one of that kind is.
+    pub(crate) fn parse_as(packet: &[u8], kind: u16, len: usize) -> Result<(Header, Reader<'_>), WireError> {
+        let (header, from) = Header::parse(packet)?;
+        if header.kind != kind {
+            return Err(WireError::Kind(header.kind));
+        }
+        if packet.len() != len {
+            return Err(WireError::Length);
+        }
+        Ok((header, from))
+    }
+
     /// Begins a record of this kind.
     pub(crate) fn begin<const N: usize>(len: usize, kind: u16, mark: u64, token: u64) -> Writer<N> {
         let mut to = Writer::new();

@@ -30,13 +30,7 @@ impl Knock {
     /// # Errors
     /// See [`WireError`].
     pub fn parse(packet: &[u8]) -> Result<Knock, WireError> {
-        let (header, _) = Header::parse(packet)?;
-        if header.kind != KIND {
-            return Err(WireError::Kind(header.kind));
-        }
-        if packet.len() != LEN {
-            return Err(WireError::Length);
-        }
+        let (header, _) = Header::parse_as(packet, KIND, LEN)?;
         Ok(Knock { token: header.token, mark: header.mark })
     }
 }

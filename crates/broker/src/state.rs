@@ -133,13 +133,7 @@ impl Inquiry {
     /// # Errors
     /// See [`WireError`].
     pub fn parse(packet: &[u8]) -> Result<Inquiry, WireError> {
-        let (header, _) = Header::parse(packet)?;
-        if header.kind != INQUIRY {
-            return Err(WireError::Kind(header.kind));
-        }
-        if packet.len() != INQUIRY_LEN {
-            return Err(WireError::Length);
-        }
+        let (header, _) = Header::parse_as(packet, INQUIRY, INQUIRY_LEN)?;
         Ok(Inquiry { token: header.token, mark: header.mark })
     }
 }
@@ -167,13 +161,7 @@ impl State {
     /// # Errors
     /// See [`WireError`].
     pub fn parse(packet: &[u8]) -> Result<State, WireError> {
-        let (header, mut from) = Header::parse(packet)?;
-        if header.kind != STATE {
-            return Err(WireError::Kind(header.kind));
-        }
-        if packet.len() != LEN {
-            return Err(WireError::Length);
-        }
+        let (header, mut from) = Header::parse_as(packet, STATE, LEN)?;
         let bits = from.u64()?;
         if bits & !(BY_NUMBERS | BY_ADDRESSES | BY_PIDFD | HAS_COUNTS) != 0 {
             return Err(WireError::Value("abilities"));
