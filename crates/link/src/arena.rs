@@ -59,6 +59,11 @@ impl Buffer {
         self.len == 0
     }
 
+    #[inline]
+    fn set(&mut self, flag: u32, is_set: bool) {
+        self.arena = self.arena & !flag | if is_set { flag } else { 0 };
+    }
+
     /// Whether its packet goes on in the next buffer.
     #[inline]
     pub fn goes_on(&self) -> bool {
@@ -68,7 +73,7 @@ impl Buffer {
     /// Says whether its packet goes on in the next buffer, over a link that takes packets in pieces ([`crate::Link::pieces`]).
     #[inline]
     pub fn go_on(&mut self, more: bool) {
-        self.arena = self.arena & !GOES_ON | if more { GOES_ON } else { 0 };
+        self.set(GOES_ON, more);
     }
 
     /// Whether a link that it was lent to has given it back without sending it, since it takes no such packet.
@@ -80,7 +85,7 @@ impl Buffer {
     /// Says so.
     #[inline]
     pub fn refuse(&mut self, refused: bool) {
-        self.arena = self.arena & !REFUSED | if refused { REFUSED } else { 0 };
+        self.set(REFUSED, refused);
     }
 
     /// Whether a router that is congested may mark its packet instead of losing it: whoever sends it heeds that.
@@ -92,7 +97,7 @@ impl Buffer {
     /// Says so.
     #[inline]
     pub fn let_be_marked(&mut self, may: bool) {
-        self.arena = self.arena & !MAY_BE_MARKED | if may { MAY_BE_MARKED } else { 0 };
+        self.set(MAY_BE_MARKED, may);
     }
 
     /// Whether a router has marked its packet, since it was congested (RFC 3168).
@@ -104,7 +109,7 @@ impl Buffer {
     /// Says so.
     #[inline]
     pub fn mark(&mut self, marked: bool) {
-        self.arena = self.arena & !IS_MARKED | if marked { IS_MARKED } else { 0 };
+        self.set(IS_MARKED, marked);
     }
 
     /// Leaves out the first octets: a header that was read.
