@@ -130,13 +130,17 @@ impl Cases {
 
     /// Of the cases that are no tie, the share with a right choice.
     pub fn right(&self) -> Option<f64> {
-        let open: Vec<f64> = self.0.iter().filter(|it| !it.is_tie()).map(|it| f64::from(it.is_right())).collect();
-        mean(&open)
+        self.right_of(|_| true)
     }
 
     /// The same of the cases in which what had been measured told.
     pub fn right_of_decided(&self) -> Option<f64> {
-        Cases(self.0.iter().filter(|case| !case.is_unsure()).cloned().collect()).right()
+        self.right_of(|case| !case.is_unsure())
+    }
+
+    fn right_of(&self, which: impl Fn(&Case) -> bool) -> Option<f64> {
+        let open = self.0.iter().filter(|case| which(case) && !case.is_tie());
+        mean(&open.map(|case| f64::from(case.is_right())).collect::<Vec<f64>>())
     }
 
     /// Mean regret over all cases.
