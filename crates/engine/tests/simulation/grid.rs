@@ -24,7 +24,7 @@ fn script(seed: u64, faults: Faults) -> Script {
 
 /// 20 µs from end to end, 8 Gbit/s.
 fn fast() -> Faults {
-    Faults { delay: 20 * US, octet: 1, ..Faults::default() }
+    Faults { delay: 20 * US, octet: 1, ..Faults::NONE }
 }
 
 #[test]

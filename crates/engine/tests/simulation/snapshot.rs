@@ -10,20 +10,7 @@ const US: u64 = 1000;
 const COMMITTED: &str = include_str!("snapshot.txt");
 
 /// 20 µs from end to end, 8 Gbit/s.
-const WIRE: Faults = Faults {
-    lost: 0,
-    repeated: 0,
-    changed: 0,
-    changed_from: 0,
-    late: 0,
-    late_by: 0,
-    delay: 20 * US,
-    octet: 1,
-    queue: 0,
-    mark: 0,
-    pause: 0,
-    pause_every: 0,
-};
+const WIRE: Faults = Faults { delay: 20 * US, octet: 1, ..Faults::NONE };
 
 /// Both directions at a time, medians of five seeds.
 fn line(name: &str, faults: Faults, config: Config, turns: bool) -> String {

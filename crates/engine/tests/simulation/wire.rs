@@ -9,7 +9,7 @@ use underpass_link::arena::{Arena, Buffer};
 use underpass_link::{Guarantees, Link, Returned};
 
 /// What goes wrong, and how fast the wire is.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Faults {
     /// Of 1,000 packets, so many are lost.
     pub lost: u32,
@@ -34,6 +34,24 @@ pub struct Faults {
     pub pause: u64,
     /// In ns.
     pub pause_every: u64,
+}
+
+impl Faults {
+    /// Nothing goes wrong, and nothing takes time.
+    pub const NONE: Faults = Faults {
+        lost: 0,
+        repeated: 0,
+        changed: 0,
+        changed_from: 0,
+        late: 0,
+        late_by: 0,
+        delay: 0,
+        octet: 0,
+        queue: 0,
+        mark: 0,
+        pause: 0,
+        pause_every: 0,
+    };
 }
 
 #[derive(Debug, Default)]

@@ -180,10 +180,10 @@ impl Runs for InTurns {
 fn script(seed: u64, layers: usize, threads: bool) -> Vec<Vec<String>> {
     const PARTS: u32 = 150;
     let faults = match seed % 4 {
-        0 => Faults { delay: 20 * US, octet: 1, ..Faults::default() },
-        1 => Faults { lost: 20, delay: 20 * US, ..Faults::default() },
-        2 => Faults { late: 100, late_by: 400 * US, repeated: 30, delay: 5 * US, octet: 1, ..Faults::default() },
-        _ => Faults { changed: 20, lost: 5, delay: 50 * US, ..Faults::default() },
+        0 => Faults { delay: 20 * US, octet: 1, ..Faults::NONE },
+        1 => Faults { lost: 20, delay: 20 * US, ..Faults::NONE },
+        2 => Faults { late: 100, late_by: 400 * US, repeated: 30, delay: 5 * US, octet: 1, ..Faults::NONE },
+        _ => Faults { changed: 20, lost: 5, delay: 50 * US, ..Faults::NONE },
     };
     let config = Config { credit: [64, 8][seed as usize / 4 % 2], ..Config::default() };
     let mut wire = Wire::new(seed, faults);
