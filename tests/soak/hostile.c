@@ -25,6 +25,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -711,9 +712,19 @@ struct pool {
 static struct pool pools[MOST_POOLS];
 static int pool_count;
 
+/* The library may unmap a pool while the liar looks at it or overwrites it. It forgets all pools then, and looks for them again. */
+static __thread volatile sig_atomic_t touches_pools;
+static sigjmp_buf after_fault;
+
+static void pool_is_gone(int number) {
+    if (touches_pools) siglongjmp(after_fault, 1);
+    signal(number, SIG_DFL);
+}
+
 static void find_pools(void) {
     uintptr_t found[256][2];
     int n = segments(found, 256);
+    touches_pools = 1;
     for (int i = 0; i < n && pool_count < MOST_POOLS; i++) {
         unsigned char *base = (void *)found[i][0];
         uint32_t shape[2];
@@ -725,6 +736,7 @@ static void find_pools(void) {
         if (shape[0] < 65536 || PAGE + shape[1] * slot > found[i][1] - found[i][0] + PAGE) continue;
         pools[pool_count++] = (struct pool){base, found[i][1] - found[i][0], slot, shape[0], shape[1]};
     }
+    touches_pools = 0;
 }
 
 static uint64_t chosen(uint64_t *random, uint64_t old, uint64_t ring) {
@@ -857,21 +869,28 @@ static void *talk(void *argument) {
 }
 
 static void peer(uint64_t seed, unsigned milliseconds) {
-    uint64_t random = seed * 0x9e3779b97f4a7c15u + 1, written = 0;
+    uint64_t random = seed * 0x9e3779b97f4a7c15u + 1;
+    volatile uint64_t written = 0;
     const char *only = getenv("HOSTILE_ONLY");
     unsigned allowed = only ? strtoul(only, NULL, 0) : ~0u;
     for (int i = 0; i < TALKERS; i++) {
         pthread_t talker;
         pthread_create(&talker, NULL, talk, (void *)(uintptr_t)(word(&random) | 1));
     }
-    long until = now() + milliseconds, look = 0;
+    struct sigaction action = {.sa_handler = pool_is_gone};
+    sigaction(SIGSEGV, &action, NULL), sigaction(SIGBUS, &action, NULL);
+    long until = now() + milliseconds;
+    volatile long look = 0;
+    if (sigsetjmp(after_fault, 1)) touches_pools = 0, pool_count = 0, look = 0;
     while (now() < until) {
         if (allowed & 511 && now() >= look) find_pools(), look = now() + 20;
         static const long pauses[] = {0, 0, 20, 200, 2000};
         long rest = pauses[pick(&random, COUNT(pauses))], change = now() + 30;
         if (pool_count == 0) nap(1000);
         while (pool_count > 0 && now() < change) {
+            touches_pools = 1;
             for (int i = 0; i < (rest ? 1 + (int)pick(&random, 4) : 5000); i++) written += lie(&random, allowed);
+            touches_pools = 0;
             if (rest) nap(rest);
         }
         shared->overwritten += written;
