@@ -22,6 +22,20 @@ use crate::words::{BY_READER, Direction, Flag, GIVEN, GIVING, Presence, ReaderFl
 /// Largest number of bytes that are given back by one send.
 pub(super) const PIECE: usize = 4096;
 
+/// A giver of another PID namespace is awaited so long. Whether its thread lives cannot be asked. It is rare: a reader gives only
+/// where it sees the sender's process, so the end is then one of two processes in different namespaces.
+const FOREIGN_US: u64 = 100_000;
+
+/// How long a giver of this [number](kernel::marked) is awaited.
+fn patience_us(giver: u32) -> u64 {
+    if kernel::own(giver).is_some() { LIES_US } else { FOREIGN_US }
+}
+
+/// Whether no thread of this [number](kernel::marked) is left, as far as it can be asked.
+fn is_gone(giver: u32) -> bool {
+    kernel::own(giver).is_some_and(|tid| !kernel::thread_lives(tid))
+}
+
 impl Port<'_> {
     /// If the reader is absent, puts on the kernel path what is unread in the ring. False if the kernel has no room for
     /// all of it yet: the caller has to come again.
@@ -102,12 +116,11 @@ impl Port<'_> {
             }
             // This thread has the senders' lock: another sender whose number stands there is gone.
             let is_senders = word & BY_READER == 0;
-            let is_gone = || kernel::own(other).is_some_and(|tid| !kernel::thread_lives(tid));
-            let is_free = is_senders || other == 0 || other == self.me || is_gone();
+            let is_free = is_senders || other == 0 || other == self.me || is_gone(other);
             if is_free && giver.compare_exchange(word, word & BY_READER | self.me, SeqCst, Relaxed).is_ok() {
                 return Some(word);
             }
-            if ticks().wrapping_sub(began) > micros(LIES_US) {
+            if ticks().wrapping_sub(began) > micros(patience_us(other)) {
                 return None;
             }
             nap(50);
@@ -121,9 +134,8 @@ impl Port<'_> {
         let began = ticks();
         loop {
             let Err(word) = giver.compare_exchange(0, BY_READER | self.me, SeqCst, Acquire) else { return true };
-            let is_giving =
-                word & BY_READER == 0 && word != self.me && kernel::own(word).is_none_or(kernel::thread_lives);
-            if !is_giving || ticks().wrapping_sub(began) > micros(LIES_US) {
+            let is_giving = word & BY_READER == 0 && word != self.me && !is_gone(word);
+            if !is_giving || ticks().wrapping_sub(began) > micros(patience_us(word)) {
                 return false;
             }
             nap(50);
