@@ -372,6 +372,44 @@ static void one_by_one(struct side *side) {
 }
 static void pieces(void) { two_processes(AF_INET, one_by_one, reader); }
 
+/* A program that only sends, and waits by a poll or select for room alone: what it is told to have room for is taken whole. */
+enum { LARGE = 100 * KIB };
+static void by_poll_for_room(int fd) {
+    struct pollfd it = {fd, POLLOUT, 0};
+    if (poll(&it, 1, -1) != 1 || it.revents != POLLOUT) fail("poll");
+}
+static void by_select_for_room(int fd) {
+    fd_set write;
+    FD_ZERO(&write);
+    FD_SET(fd, &write);
+    if (select(fd + 1, NULL, &write, NULL, NULL) != 1) fail("select");
+}
+static void only_sends(struct side *side) {
+    static char large[LARGE];
+    set_nonblocking(side->fd, true);
+    for (; sent < ALL; sent += LARGE) {
+        size_t want = ALL - sent < LARGE ? ALL - sent : LARGE;
+        wait_for_room(side->fd);
+        fill(large, want, SEED, sent);
+        if (send(side->fd, large, want, MSG_NOSIGNAL) != (ssize_t)want) fail("part of a call");
+    }
+    hear(side);
+    say("all is there");
+}
+static void reads_with_rests(struct side *side) {
+    for (size_t at = 0; at < ALL;) {
+        at += read_some(side->fd, at);
+        if (at % 7 == 0) nap_ms(1);
+    }
+    tell(side);
+}
+static void only(void (*way)(int fd)) {
+    wait_for_room = way;
+    two_processes(AF_INET, only_sends, reads_with_rests);
+}
+static void only_polls(void) { only(by_poll_for_room); }
+static void only_selects(void) { only(by_select_for_room); }
+
 /* More than a ring takes, and less than the kernel, before the other side reads. The sender asks again and again, for a
  * short time or none. */
 enum { AHEAD = 2 * MIB };
@@ -441,5 +479,6 @@ const struct scenario scenarios[] = {
     {"forks-level", forks_level, 0}, {"forks-edge", forks_edge, 0}, {"looks-level", looks_first_level, 0},
     {"heir-level", by_an_heir_level, 0}, {"heir-edge", by_an_heir_edge, 0},
     {"kernel-level", by_kernel_level, 0}, {"kernel-edge", by_kernel_edge, 0},
-    {"ahead-poll", ahead_poll, 0}, {"ahead-select", ahead_select, 0}, {"ahead-level", ahead_level, 0}, {"ahead-edge", ahead_edge, 0}, {0},
+    {"ahead-poll", ahead_poll, 0}, {"ahead-select", ahead_select, 0}, {"ahead-level", ahead_level, 0}, {"ahead-edge", ahead_edge, 0},
+    {"only-polls", only_polls, 0}, {"only-selects", only_selects, 0}, {0},
 };

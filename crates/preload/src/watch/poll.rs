@@ -11,6 +11,7 @@ use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
 use underpass_segment::end::End;
 use underpass_segment::raw::is_quiet;
 use underpass_segment::switch::{Dozed, Port, Ready, Sleep};
+use underpass_segment::sync::Relaxed;
 use underpass_segment::wait::{Polled, Wait};
 use underpass_segment::words::ALONE;
 use underpass_segment::{kernel, of_each_thread, tap};
@@ -54,6 +55,7 @@ pub fn mind_room(fds: &[pollfd]) {
             && port.sends_fast()
             && port.become_ready()
         {
+            connection.end.sending.only_sends.store(1, Relaxed);
             epoll::watch_by_poll(connection);
         }
     }

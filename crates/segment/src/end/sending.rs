@@ -61,6 +61,8 @@ laid_out! {
         pub probed: [AtomicU64; 2],
         /// 1: the direction went down for want of room before the reader had come as far as the ring.
         pub outran: AtomicU32,
+        /// 1: the program waits for nothing but room on the connection. It is not told of room in the ring in the middle of a call.
+        pub only_sends: AtomicU32,
     }
 }
 

@@ -3,7 +3,8 @@
 //! A send that blocks waits for room, and goes down when its reader has not moved for a while. A send that does not
 //! block does the same, as long as the library does not know how the program waits for room. If the program waits by
 //! calls of this library (poll, select, epoll), and the reader reads, such a send says EAGAIN, as on kernel TCP, and
-//! the direction stays in the ring. The reader does not report the room that it makes: those calls look by themselves,
+//! the direction stays in the ring. A program that waits for nothing but room, by poll or select, gets that answer only at
+//! the beginning of a send: what has begun goes on by the kernel, whose buffer is larger. The reader does not report the room that it makes: those calls look by themselves,
 //! at first every 100 us, then later and later. If the reader has stopped, the direction goes down, because the kernel
 //! wakes without a look.
 
