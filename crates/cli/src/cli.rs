@@ -664,8 +664,8 @@ pub struct ReportArguments {
 ///
 /// For each piece of work that was measured in more than one way (transport, layers, link, driver's algorithms, checksum) and for
 /// each range of message sizes: which way to take, the gain over the default with its 95 % interval, and the rows of the record
-/// that this rests on. A way is advised only if it is surely better, by 5 % or more; "no offload" and "not distinguishable" leave
-/// the default. What was not measured is named with the command that measures it.
+/// that this rests on. A way is advised if it is surely better, by 5 % or more, or if it is likely so and nothing is sure, which it
+/// says; "no offload" and "not distinguishable" leave the default. What was not measured is named with the command that measures it.
 ///
 /// The placement is written as TOML too, for programs.
 #[derive(Debug, Args)]

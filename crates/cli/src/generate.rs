@@ -8,8 +8,8 @@ use anyhow::{Context, anyhow};
 use clap::builder::PossibleValuesParser;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
-use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
+use underpass_manual::{list, part};
 use underpass_segment::config::{KEYS, Key};
 
 use crate::cli::{Cli, CompletionsArguments, ManArguments};
@@ -102,58 +102,31 @@ fn full_name(page: &Command) -> &str {
 }
 
 fn render(page: &Command) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    let source = concat!("underpass ", env!("CARGO_PKG_VERSION"));
-    Man::new(page.clone()).manual("Underpass").source(source).render(&mut text)?;
-    // clap_mangen has one title for whatever help says at its end, which for us is examples; the version is in the footer.
-    let text = String::from_utf8_lossy(&text).replace(".SH EXTRA", ".SH EXAMPLES").replace("\nExamples:\n", "\n");
-    let text = with_values(text.split(".SH VERSION").next().unwrap_or_default(), page);
-    let mut text = text.into_bytes();
+    let mut text = underpass_manual::render(page, "1").into_bytes();
     if matches!(full_name(page), "underpass" | "underpass-config") {
         settings().to_writer(&mut text)?;
     }
     Ok(text)
 }
 
-/// The page with the name of each option's value behind the option in the synopsis too, where clap_mangen leaves it out.
-fn with_values(text: &str, page: &Command) -> String {
-    let options = page.get_arguments().filter(|it| it.get_action().takes_values());
-    options.fold(text.to_string(), |text, option| match (option.get_long(), option.get_value_names()) {
-        (Some(long), Some(names)) => {
-            let long = long.replace('-', "\\-");
-            let with_value = format!("[\\fB\\-\\-{long}\\fR \\fI{}\\fR]", names.join(" "));
-            text.replace(&format!("[\\fB\\-\\-{long}\\fR]"), &with_value)
-        }
-        _ => text,
-    })
-}
-
 /// The part of the pages that is not in the command line: every key of the configuration.
 fn settings() -> Roff {
     let mut roff = Roff::new();
-    roff.control("SH", ["SETTINGS"]);
-    for key in KEYS {
-        roff.control("TP", []);
-        roff.text([bold(key.name), roman(", "), bold(variable(key))]);
-        roff.text([roman(key.help), roman(" "), italic(key.shape), roman(format!("; default {}.", key.default))]);
-    }
-    roff.control("SH", ["ENVIRONMENT"]);
-    for (name, help) in [
+    let setting = |key: &Key| {
+        let name = vec![bold(key.name), roman(", "), bold(variable(key))];
+        let help = vec![roman(key.help), roman(" "), italic(key.shape), roman(format!("; default {}.", key.default))];
+        (name, help)
+    };
+    part(&mut roff, "SETTINGS", &KEYS.iter().map(setting).collect::<Vec<_>>());
+    let variables = [
         ("UNDERPASS_LIBRARY", "The library, if it is not beside the command or in ../lib/underpass or ../lib."),
         ("UNDERPASS_CONFIG", "The configuration file."),
-    ] {
-        roff.control("TP", []);
-        roff.text([bold(name)]);
-        roff.text([roman(help)]);
-    }
-    roff.control("SH", ["FILES"]);
-    for (name, help) in [
+    ];
+    list(&mut roff, "ENVIRONMENT", |name| bold(name), &variables);
+    let files = [
         ("~/.config/underpass/underpass.toml", "The user's configuration: lines of KEY = VALUE in TOML."),
         ("/etc/underpass.toml", "The system's, read if the user has none."),
-    ] {
-        roff.control("TP", []);
-        roff.text([italic(name)]);
-        roff.text([roman(help)]);
-    }
+    ];
+    list(&mut roff, "FILES", |name| italic(name), &files);
     roff
 }

@@ -138,12 +138,16 @@ pub fn decide(question: &Question, errors: &[Option<f64>], size: u64) -> Option<
     ways.sort_by(|one, other| other.times.total_cmp(&one.times));
     // The best of those that surely gain: another may have gained more, of which its samples are not sure.
     let sure = ways.iter().find(|way| way.times >= TIE && way.interval.is_some_and(|it| it.low > 1.0));
-    let verdict = match sure {
-        Some(_) => Verdict::Better,
-        None if ways.iter().all(|way| way.interval.is_some_and(|it| it.high < TIE)) => Verdict::NoOffload,
-        None => Verdict::NotDistinguishable,
+    // Where the samples are not sure, a choice by the median is right more often than the default is, and a wrong choice costs as
+    // much either way.
+    let likely = ways.iter().find(|way| way.times > 1.0 && way.interval.is_some_and(|it| it.high >= TIE));
+    let verdict = match (sure, likely) {
+        (Some(_), _) => Verdict::Better,
+        _ if ways.iter().all(|way| way.interval.is_some_and(|it| it.high < TIE)) => Verdict::NoOffload,
+        (None, Some(_)) => Verdict::LikelyBetter,
+        (None, None) => Verdict::NotDistinguishable,
     };
-    let choice = sure.map_or(&default.name, |way| &way.name).clone();
+    let choice = sure.or(likely).map_or(&default.name, |way| &way.name).clone();
     (!ways.is_empty()).then_some(Decided { size, is_measured, choice, verdict, ways })
 }
 

@@ -110,9 +110,9 @@ impl Case {
         self.best().is_some_and(|best| self.ways.iter().all(|way| best.measured < way.measured * TIE))
     }
 
-    /// Whether what had been measured did not tell, so that the default was advised.
+    /// Whether what had been measured was not sure, whatever was advised then.
     pub fn is_unsure(&self) -> bool {
-        self.verdict == Verdict::NotDistinguishable.name()
+        [Verdict::LikelyBetter, Verdict::NotDistinguishable].iter().any(|it| it.name() == self.verdict)
     }
 
     /// By how much each predicted gain is off, as a share of 1.
@@ -133,8 +133,8 @@ impl Cases {
         self.right_of(|_| true)
     }
 
-    /// The same of the cases in which what had been measured told.
-    pub fn right_of_decided(&self) -> Option<f64> {
+    /// The same of the cases in which what had been measured was sure.
+    pub fn right_of_sure(&self) -> Option<f64> {
         self.right_of(|case| !case.is_unsure())
     }
 
@@ -153,7 +153,7 @@ impl Cases {
         self.0.iter().filter(|case| case.is_tie()).count()
     }
 
-    /// Cases in which what had been measured did not tell, and the default was advised.
+    /// Cases in which what had been measured was not sure.
     pub fn unsure(&self) -> usize {
         self.0.iter().filter(|case| case.is_unsure()).count()
     }
@@ -213,14 +213,14 @@ impl Display for Cases {
 fn summary(name: &str, cases: &Cases) -> String {
     let percent = |value: Option<f64>| value.map_or("–".to_string(), |value| format!("{} %", digits(value * 100.0)));
     format!(
-        "{name}: {} cases ({} ties, {} not distinguishable): predicted gains off by {} in the median, {} of the choices \
-         outside ties right, {} of those that were distinguishable, mean regret {}",
+        "{name}: {} cases ({} ties, {} not sure): predicted gains off by {} in the median, {} of the choices \
+         outside ties right, {} of those that were sure, mean regret {}",
         cases.0.len(),
         cases.ties(),
         cases.unsure(),
         percent(cases.error()),
         percent(cases.right()),
-        percent(cases.right_of_decided()),
+        percent(cases.right_of_sure()),
         percent(cases.regret())
     )
 }

@@ -59,7 +59,7 @@ pub struct PlaceRange {
     pub to: Option<u64>,
     /// The way to take.
     pub choice: String,
-    /// `better`, `no offload` or `not distinguishable`.
+    /// `better`, `no offload`, `likely better` or `not distinguishable`.
     pub verdict: String,
     /// How many times less the choice costs than the default, at `at`.
     pub gain: f64,
@@ -190,7 +190,11 @@ fn told(answer: &Answer, range: &Range) -> String {
             let words = "no offload: no other way gains 5 % or more; the best,";
             write!(text, "{}, {words} {}, {}", decided.choice, best.name, gained(answer.objective, decided, best))
         }
-        (_, Some(best)) => {
+        (Verdict::LikelyBetter, Some(chosen)) => {
+            let words = "likely better, but not surely:";
+            write!(text, "{}, {words} {}", decided.choice, gained(answer.objective, decided, chosen))
+        }
+        (Verdict::NotDistinguishable, Some(best)) => {
             let words = "not distinguishable: the best of the others,";
             write!(text, "{}, {words} {}, {}", decided.choice, best.name, gained(answer.objective, decided, best))
         }

@@ -10,6 +10,8 @@ pub enum Verdict {
     Better,
     /// No way is better than the default by more than a tie.
     NoOffload,
+    /// What was measured is not sure, but speaks for it: it was better in the median, and may be by more than a tie.
+    LikelyBetter,
     /// What was measured does not tell; the default stays.
     NotDistinguishable,
 }
@@ -20,6 +22,7 @@ impl Verdict {
         match self {
             Verdict::Better => "better",
             Verdict::NoOffload => "no offload",
+            Verdict::LikelyBetter => "likely better",
             Verdict::NotDistinguishable => "not distinguishable",
         }
     }

@@ -34,7 +34,7 @@ fn summary(all: &Cases) -> Table {
             count(cases.unsure()),
             percent(cases.error()),
             percent(cases.right()),
-            percent(cases.right_of_decided()),
+            percent(cases.right_of_sure()),
             percent(cases.regret()),
         ],
     };
@@ -56,10 +56,10 @@ fn summary(all: &Cases) -> Table {
         "",
         "cases",
         "ties within 5 %",
-        "not distinguishable",
+        "not sure",
         "predicted gain off by (median)",
         "right outside ties",
-        "right where distinguishable",
+        "right where sure",
         "mean regret",
     ];
     Table {
