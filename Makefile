@@ -65,10 +65,13 @@ examples: rust ## the short programs in the examples folders of the crates check
 	    $(CARGO) run --quiet --package underpass-$${example%/*} --example $${example#*/} || exit 1; \
 	done
 
-# The code of the library itself, compiled for the model checker: in a folder of its own, and slow unless optimized.
+# The code of the library itself, compiled for the model checker: in a folder of its own, and slow unless that and the checker are
+# optimized.
+OPTIMIZED = --config 'profile.test.package.$(1).opt-level=2'
 loom: rust ## models of the orderings: every order of the steps of two threads, as far as they are bounded
-	CARGO_TARGET_DIR=$(TARGET)/loom CARGO_PROFILE_TEST_OPT_LEVEL=2 RUSTFLAGS="--cfg loom" \
-	    $(CARGO) test --package underpass-segment --package underpass-link --lib models::
+	CARGO_TARGET_DIR=$(TARGET)/loom RUSTFLAGS="--cfg loom" \
+	    $(CARGO) $(foreach it,underpass-segment underpass-link loom generator,$(call OPTIMIZED,$(it))) \
+	    test --package underpass-segment --package underpass-link --lib models::
 
 # NEON's variant is compiled for a processor that this host may not have, and runs in an emulation of it.
 OTHER = aarch64-unknown-linux-gnu
