@@ -6,7 +6,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
-.PHONY: help run bench build test examples brokered loom miri aarch64 soak fuzz wire hostile octets tpdus churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
+.PHONY: help run bench build test examples brokered loom miri aarch64 soak fuzz wire hostile octets tpdus sharing churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -131,6 +131,10 @@ octets: rust ## hostile octets to a transport in every state of classes 4 and 2,
 TPDUS ?= 100000000
 tpdus: rust ## as many TPDUs as TPDUS (100,000,000) over each kind of link, with losses, repetitions and changes on the way
 	UNDERPASS_TEST_TPDUS=$(TPDUS) $(CARGO) test --release --package underpass-engine --test streams -- --exact links::soak --nocapture
+
+sharing: rust ## the engine beside a stream of the kernel's TCP, over cables of several rates and queues, a quarter of an hour; takes root
+	$(CARGO) test --release --package underpass-engine --test streams -- --ignored --exact \
+	    sharing::a_stream_of_tcp_beside_gets_its_part_for_long --nocapture
 
 churn: build ## connections opened, used and closed for ten minutes each in two settings: memory and descriptors stay flat
 	for mode in default "at once"; do \

@@ -36,20 +36,85 @@ impl Driver {
     /// # Errors
     /// See [`OpenError`]; with a free choice, that of the last driver.
     pub fn open(self, interface: &str, arena: &Arena, config: &Config) -> Result<Opened, OpenError> {
-        let xdp = || {
-            let link = Xdp::open(interface, arena, config)?;
-            let mode = link.mode();
-            Ok(Opened { driver: Driver::Xdp, link: Box::new(link), mode, instead: None })
-        };
-        let packet = |instead| {
-            let link = Packet::open(interface, arena, config.filter, config.guarantees)?;
-            let mode = "packet socket".to_string();
-            Ok(Opened { driver: Driver::Packet, link: Box::new(link), mode, instead })
-        };
+        let (driven, instead) = self.choose(interface, arena, config)?;
+        let (driver, mode) = (driven.driver(), driven.mode());
+        Ok(Opened { driver, link: driven.into_link(), mode, instead })
+    }
+
+    /// The same, and why it is not on AF_XDP, where the choice was free.
+    pub(crate) fn choose(
+        self,
+        interface: &str,
+        arena: &Arena,
+        config: &Config,
+    ) -> Result<(Driven, Option<OpenError>), OpenError> {
+        let xdp = || Ok(Driven::Xdp(Xdp::open(interface, arena, config)?.into()));
+        let packet = || Ok(Driven::Packet(Packet::open(interface, arena, config.filter, config.guarantees)?.into()));
         match self {
-            Driver::Xdp => xdp(),
-            Driver::Packet => packet(None),
-            Driver::Auto => xdp().or_else(|error| packet(Some(error))),
+            Driver::Xdp => Ok((xdp()?, None)),
+            Driver::Packet => Ok((packet()?, None)),
+            Driver::Auto => match xdp() {
+                Ok(xdp) => Ok((xdp, None)),
+                Err(error) => Ok((packet()?, Some(error))),
+            },
+        }
+    }
+}
+
+/// A link of one of the drivers.
+#[derive(Debug)]
+pub(crate) enum Driven {
+    Xdp(Box<Xdp>),
+    Packet(Box<Packet>),
+}
+
+impl Driven {
+    /// Another link of this driver, over this queue of the same interface where it has several, with buffers of the same arena.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn beside(&self, interface: &str, arena: &Arena, config: &Config) -> Result<Driven, OpenError> {
+        Ok(match self {
+            Driven::Xdp(link) => Driven::Xdp(link.beside(config)?.into()),
+            Driven::Packet(_) => {
+                Driven::Packet(Packet::open(interface, arena, config.filter, config.guarantees)?.into())
+            }
+        })
+    }
+
+    pub fn driver(&self) -> Driver {
+        match self {
+            Driven::Xdp(_) => Driver::Xdp,
+            Driven::Packet(_) => Driver::Packet,
+        }
+    }
+
+    /// What it is, e.g. `native XDP, copy`.
+    pub fn mode(&self) -> String {
+        match self {
+            Driven::Xdp(link) => link.mode(),
+            Driven::Packet(_) => "packet socket".to_string(),
+        }
+    }
+
+    pub fn link(&self) -> &dyn Link {
+        match self {
+            Driven::Xdp(link) => link,
+            Driven::Packet(link) => link,
+        }
+    }
+
+    pub fn link_mut(&mut self) -> &mut dyn Link {
+        match self {
+            Driven::Xdp(link) => link,
+            Driven::Packet(link) => link,
+        }
+    }
+
+    pub fn into_link(self) -> Box<dyn Link> {
+        match self {
+            Driven::Xdp(link) => link,
+            Driven::Packet(link) => link,
         }
     }
 }

@@ -14,7 +14,7 @@ mod frame;
 mod ways;
 
 use crate::arena::{Arena, Buffer};
-use crate::driver::Driver;
+use crate::driver::{Driven, Driver};
 use crate::error::{Fault, OpenError};
 use crate::filter::Filter;
 use crate::interface::Interface;
@@ -53,8 +53,11 @@ pub struct Sides {
 
 /// A link over an interface and a UDP socket.
 pub struct Ethernet {
-    direct: Box<dyn Link>,
+    direct: Driven,
     kernel: Udp,
+    /// How both were opened, and where.
+    config: Config,
+    interface: String,
     arena: Arena,
     ways: Ways,
     whom: Whom,
@@ -93,25 +96,76 @@ impl Ethernet {
         arena: &Arena,
         config: &Config,
     ) -> Result<Ethernet, OpenError> {
-        let system = |doing| move |error| OpenError::System { doing, error };
-        let kernel = udp::Config { guarantees: config.guarantees, ..udp::Config::default() };
+        Ethernet::first(driver, interface, local, arena, config, false)
+    }
+
+    /// The same, so that others of this user may be bound to the same address, as [`Ethernet::beside`] is: each takes what comes over a
+    /// queue of the interface, and the kernel gives what comes through it to one of them for each pair of addresses and ports.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_shared(
+        driver: Driver,
+        interface: &str,
+        local: SocketAddr,
+        arena: &Arena,
+        config: &Config,
+    ) -> Result<Ethernet, OpenError> {
+        Ethernet::first(driver, interface, local, arena, config, true)
+    }
+
+    /// Another link at the same address, with buffers of the same arena, over this queue of the interface; from a thread in the same
+    /// network namespace. Where the device chooses queues by addresses and ports, what a peer sends from one port comes over one link.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; this one was not opened to be [shared](Ethernet::open_shared), or the interface has no such queue.
+    pub fn beside(&self, queue: u32) -> Result<Ethernet, OpenError> {
+        let kernel = self.kernel.beside()?;
+        let config = Config { queue, ..self.config.clone() };
+        let direct = self.direct.beside(&self.interface, &self.arena, &config)?;
+        Ethernet::over(kernel, direct, &self.interface, &self.arena, config)
+    }
+
+    fn first(
+        driver: Driver,
+        interface: &str,
+        local: SocketAddr,
+        arena: &Arena,
+        config: &Config,
+        shared: bool,
+    ) -> Result<Ethernet, OpenError> {
+        let kernel = udp::Config { shared, guarantees: config.guarantees, ..udp::Config::default() };
         let kernel = Udp::open(local, arena, &kernel)?;
-        let local = kernel.local();
-        let opened = driver.open(interface, arena, &Config { filter: Filter::Datagrams(local), ..config.clone() })?;
-        let named = Interface::named(interface)?;
+        let config = Config { filter: Filter::Datagrams(kernel.local()), ..config.clone() };
+        let (direct, _) = driver.choose(interface, arena, &config)?;
+        Ethernet::over(kernel, direct, interface, arena, config)
+    }
+
+    /// One that sends by `direct` what it can, and all else by the UDP socket.
+    fn over(
+        kernel: Udp,
+        direct: Driven,
+        interface: &str,
+        arena: &Arena,
+        config: Config,
+    ) -> Result<Ethernet, OpenError> {
+        let system = |doing| move |error| OpenError::System { doing, error };
+        let (local, named) = (kernel.local(), Interface::named(interface)?);
         let gone = |_| OpenError::NoInterface { interface: interface.to_string() };
         let address = named.address().map_err(gone)?;
         let ways = Ways::new(named.index(), address, local).map_err(system("listening for changes of the network"))?;
         // Where the kernel does not tell, sums have to be right.
         let unfinished = ways.is_within().unwrap_or(false);
         let frames = arena.geometry().frames as usize;
-        let receives = opened.driver == Driver::Xdp;
+        let receives = direct.driver() == Driver::Xdp;
         Ok(Ethernet {
-            mode: format!("UDP in Ethernet over {}", opened.mode),
-            longest: opened.link.whole().saturating_sub(HEADER),
-            both: watched(&kernel, &*opened.link, receives).map_err(system("making what a thread sleeps on"))?,
-            direct: opened.link,
+            mode: format!("UDP in Ethernet over {}", direct.mode()),
+            longest: direct.link().whole().saturating_sub(HEADER),
+            both: watched(&kernel, direct.link(), receives).map_err(system("making what a thread sleeps on"))?,
+            direct,
             kernel,
+            config,
+            interface: interface.to_string(),
             arena: arena.clone(),
             ways,
             whom: Whom { address, local, unfinished },
@@ -142,7 +196,7 @@ impl Ethernet {
 
     /// What went which way.
     pub fn sides(&self) -> Sides {
-        Sides { direct: self.direct.counters(), kernel: self.kernel.counters(), wrong: self.wrong }
+        Sides { direct: self.direct.link().counters(), kernel: self.kernel.counters(), wrong: self.wrong }
     }
 
     /// Octets of the longest packet that goes to a peer, as [`Udp::path`] says.
@@ -194,15 +248,16 @@ impl Ethernet {
 
     /// Looks at the interface.
     fn look(&mut self) {
-        if let Err(fault) = self.direct.check() {
+        if let Err(fault) = self.direct.link_mut().check() {
             self.fault = Some(fault);
         }
-        self.longest = self.direct.whole().saturating_sub(HEADER);
+        self.longest = self.direct.link().whole().saturating_sub(HEADER);
     }
 
     /// Takes frames that have come directly.
     fn take(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
         let Ethernet { direct, arena, whom, come, wrong, .. } = self;
+        let direct = direct.link_mut();
         direct.receive(come, most);
         let (before, mut is_piece) = (packets.len(), false);
         for mut buffer in come.drain(..) {
@@ -270,7 +325,7 @@ impl Link for Ethernet {
         }
         self.in_pieces = false;
         if !self.by_direct.is_empty() {
-            self.direct.transmit(&mut self.by_direct);
+            self.direct.link_mut().transmit(&mut self.by_direct);
         }
         if !self.by_kernel.is_empty() {
             self.kernel.transmit(&mut self.by_kernel);
@@ -287,7 +342,7 @@ impl Link for Ethernet {
 
     fn complete(&mut self, done: &mut Vec<Buffer>) {
         let before = done.len();
-        self.direct.complete(done);
+        self.direct.link_mut().complete(done);
         done[before..].iter_mut().for_each(|it| it.pull(HEADER));
         self.kernel.complete(done);
     }
@@ -297,7 +352,7 @@ impl Link for Ethernet {
             self.with_kernel += 1;
             self.kernel.fill(buffer);
         } else {
-            self.direct.fill(buffer);
+            self.direct.link_mut().fill(buffer);
         }
     }
 
@@ -314,14 +369,14 @@ impl Link for Ethernet {
 
     fn watch(&mut self) -> Watch {
         self.keep_up();
-        if self.receives && self.direct.watch() == Watch::Ready {
+        if self.receives && self.direct.link_mut().watch() == Watch::Ready {
             return Watch::Ready;
         }
         self.kernel.watch()
     }
 
     fn readiness(&self) -> Option<Readiness<'_>> {
-        let (kernel, direct) = (self.kernel.readiness()?, self.direct.readiness()?);
+        let (kernel, direct) = (self.kernel.readiness()?, self.direct.link().readiness()?);
         let wanted = [kernel.events, if self.receives { direct.events } else { PollFlags::empty() }];
         let mut heard = true;
         for ((number, readiness), (is, was)) in
@@ -365,7 +420,7 @@ impl Link for Ethernet {
 
     fn close(self: Box<Self>) -> Returned {
         let Ethernet { direct, kernel, .. } = *self;
-        let mut returned = direct.close();
+        let mut returned = direct.into_link().close();
         returned.lent.iter_mut().for_each(|it| it.pull(HEADER));
         let Returned { lent, given, own } = Box::new(kernel).close();
         returned.lent.extend(lent);

@@ -19,6 +19,8 @@ use std::time::Duration;
 /// Packets of one system call, and pieces of one packet.
 const BATCH: usize = 64;
 const PIECES: usize = 64;
+/// Packets that a call asks for at least. To lay out room for many of the longest takes longer than to receive one that is short.
+const FEW: usize = 2;
 /// The shortest packet: an Ethernet header.
 const SHORTEST: usize = 14;
 /// How soon to try again to send over an interface that was down.
@@ -38,8 +40,9 @@ pub struct Packet {
     arena: Arena,
     /// To receive into, the next first.
     room: VecDeque<Buffer>,
-    /// Of the packets of a call, while it lasts.
+    /// Of the packets of a call, while it lasts; and how many the next one asks for.
     calls: Calls,
+    asks: usize,
     /// Transmitted, or refused, and not yet asked for.
     done: Vec<Buffer>,
     guarantees: Guarantees,
@@ -101,6 +104,7 @@ impl Packet {
             arena: arena.clone(),
             room: VecDeque::with_capacity(arena.geometry().frames as usize),
             calls: Calls { pieces: Vec::with_capacity(BATCH * PIECES), packets: Vec::with_capacity(BATCH) },
+            asks: FEW,
             done: Vec::with_capacity(arena.geometry().frames as usize),
             guarantees,
             longest: 0,
@@ -223,6 +227,12 @@ impl Calls {
     }
 }
 
+/// How many packets a call asks for after one that has asked for so many, of which so many came: twice as many as came, and no less
+/// than half of before, since what comes in bursts comes so again.
+fn asks_next(asked: usize, came: usize) -> usize {
+    (2 * came).max(asked / 2).clamp(FEW, BATCH)
+}
+
 fn piece(octets: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: octets.cast(), iov_len: len }
 }
@@ -282,7 +292,7 @@ impl Link for Packet {
 
     fn receive(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
         let pieces = self.pieces_of_longest();
-        let count = (self.room.len() / pieces).min(most).min(BATCH);
+        let count = (self.room.len() / pieces).min(most).min(self.asks);
         if count == 0 {
             // An error that nobody takes would wake whoever sleeps, time and again.
             if let Ok(Err(errno)) = socket_error(&self.socket) {
@@ -302,6 +312,8 @@ impl Link for Packet {
         let flags = libc::MSG_DONTWAIT;
         // SAFETY: `count` packets whose pieces are room in buffers of ours, which nobody else reaches until the call is over.
         let came = unsafe { libc::recvmmsg(socket, calls, count as u32, flags as _, std::ptr::null_mut()) };
+        self.counters.polls += 1;
+        self.asks = asks_next(self.asks, came.max(0) as usize);
         if came < 0 {
             self.note(&io::Error::last_os_error());
             return 0;
@@ -445,5 +457,92 @@ fn bind(socket: &OwnedFd, interface: u32, protocol: u16) -> io::Result<()> {
     match unsafe { libc::bind(socket.as_raw_fd(), address, len) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::arena::Geometry;
+    use crate::rig::{Cable, INTERFACE};
+    use std::thread;
+
+    #[test]
+    fn as_many_are_asked_for_as_come() {
+        let follow = |begin, came: &[usize]| {
+            let next = |asked: &mut usize, came: &usize| {
+                *asked = asks_next(*asked, (*came).min(*asked));
+                Some(*asked)
+            };
+            came.iter().scan(begin, next).collect::<Vec<_>>()
+        };
+        assert_eq!(follow(FEW, &[1, 1, 0, 0]), [2; 4], "one by one");
+        assert_eq!(follow(FEW, &[BATCH; 7]), [4, 8, 16, 32, 64, 64, 64], "as many as go");
+        assert_eq!(follow(BATCH, &[0, 0, 0, 0, 0, 0]), [32, 16, 8, 4, 2, 2], "none");
+        assert_eq!(follow(BATCH, &[0, 40, 0, 20]), [32, 64, 32, 40], "bursts");
+    }
+
+    /// Of packets in up to 17 pieces, as many as a call has always had room for.
+    const GEOMETRY: Geometry = Geometry { frames: 4096, frame_size: 4096, headroom: 64 };
+
+    /// A call lays out no room for packets that do not come, and takes ever more while they do.
+    #[test]
+    #[cfg_attr(miri, ignore = "network namespaces")]
+    fn a_packet_by_itself_is_received_into_little_room() {
+        let cable = match Cable::new(65_535) {
+            Ok(cable) => cable,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        let guarantees = Guarantees { delivery: false, integrity: true };
+        let [(mut from, mut free), (mut to, given)] = cable.ends.each_ref().map(|end| {
+            let (arena, free) = Arena::new(GEOMETRY);
+            let open = || {
+                end.enter().expect("the namespace can be entered");
+                Packet::open(INTERFACE, &arena, Filter::EtherType(0x88b5), guarantees).expect("root may open it")
+            };
+            (thread::scope(|scope| scope.spawn(open).join().expect("it does not panic")), free)
+        });
+        assert_eq!(to.pieces_of_longest(), 17);
+        given.into_iter().for_each(|buffer| to.fill(buffer));
+        let mut send = |count: usize| {
+            let mut packets: VecDeque<Buffer> = free.split_off(free.len() - count).into();
+            for buffer in &mut packets {
+                from.arena.fill(buffer, 60);
+                let octets = from.arena.octets_mut(buffer);
+                octets.fill(0xff);
+                octets[12..14].copy_from_slice(&0x88b5u16.to_be_bytes());
+            }
+            while !packets.is_empty() {
+                from.transmit(&mut packets);
+            }
+            from.complete(&mut free);
+        };
+        let mut come = Vec::new();
+        let mut receive = |to: &mut Packet, count: usize| {
+            let (begin, calls) = (std::time::Instant::now(), to.counters.polls);
+            while come.len() < count {
+                if to.watch() == Watch::Ready {
+                    to.receive(&mut come, BATCH);
+                }
+                assert!(begin.elapsed() < Duration::from_secs(20), "{} of {count}: {:?}", come.len(), to.counters());
+            }
+            come.drain(..).for_each(|buffer| to.fill(buffer));
+            (to.counters.polls - calls, to.calls.pieces.len())
+        };
+        for _ in 0..20 {
+            send(1);
+            assert_eq!(receive(&mut to, 1), (1, 2 * 17));
+        }
+        // 2, 4, 8, 16 and 32, and 64 with each further call; more calls where they come in parts.
+        let begin = std::time::Instant::now();
+        let pieces = loop {
+            send(512);
+            let (calls, pieces) = receive(&mut to, 512);
+            if calls < 16 {
+                break pieces;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20), "{calls} calls");
+        };
+        assert_eq!(pieces, BATCH * 17);
     }
 }

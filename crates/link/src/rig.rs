@@ -5,14 +5,14 @@
 use crate::interface::Interface;
 use crate::netlink::Netlink;
 use crate::route::family;
-use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType};
-use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
+use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcOption};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -222,6 +222,20 @@ impl Namespace {
         self.ask(doing, name, NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewQueueDiscipline(message))
     }
 
+    /// Has what leaves by an interface go no faster than this.
+    ///
+    /// # Errors
+    /// The kernel has no token bucket filter (`CONFIG_NET_SCH_TBF`), or refuses.
+    pub fn narrow(&self, name: &str, bottleneck: Bottleneck) -> Result<(), RigError> {
+        let doing = "setting the rate of";
+        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
+        let mut message = TcMessage::with_index(self.inside(index).map_err(refused(doing, name))? as i32);
+        message.header.parent = TcHandle::ROOT;
+        let options = bottleneck.options().map(|(kind, octets)| TcOption::Other(DefaultNla::new(kind, octets)));
+        message.attributes = vec![TcAttribute::Kind("tbf".to_string()), TcAttribute::Options(options.into())];
+        self.ask(doing, name, NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewQueueDiscipline(message))
+    }
+
     /// Sets a parameter of the network, as sysctl(8) does, e.g. `ipv4/ip_forward`.
     ///
     /// # Errors
@@ -333,6 +347,35 @@ fn named(name: &str) -> LinkMessage {
     let mut message = LinkMessage::default();
     message.attributes.push(LinkAttribute::IfName(name.to_string()));
     message
+}
+
+/// How fast packets leave, and how many wait that come faster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bottleneck {
+    /// Octets in a second, Ethernet's header counted.
+    pub rate: u32,
+    /// Octets that wait. What does not fit is thrown away.
+    pub queue: u32,
+}
+
+impl Bottleneck {
+    /// Octets that leave together at most: a packet of an Ethernet's. Longer ones are segments of one, and are parted first, as a
+    /// device parts them, so that each waits, or is thrown away, by itself.
+    const BURST: u32 = 1600;
+
+    /// Attributes of the kernel's token bucket filter: `TCA_TBF_PARMS` with a `struct tc_tbf_qopt`, and `TCA_TBF_BURST`
+    /// (linux/pkt_sched.h).
+    fn options(self) -> [(u16, Vec<u8>); 2] {
+        const PARAMETERS: u16 = 1;
+        const BURST: u16 = 6;
+        // Of a `struct tc_ratespec` the second octet, by which nobody asks for a table of times.
+        const ETHERNET: u8 = 1;
+        let mut parameters = vec![0; 36];
+        parameters[1] = ETHERNET;
+        parameters[8..12].copy_from_slice(&self.rate.to_ne_bytes());
+        parameters[24..28].copy_from_slice(&self.queue.to_ne_bytes());
+        [(PARAMETERS, parameters), (BURST, Bottleneck::BURST.to_ne_bytes().to_vec())]
+    }
 }
 
 /// Two namespaces, in each an interface named [`INTERFACE`] that is up, and a cable between.

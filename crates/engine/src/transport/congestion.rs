@@ -12,7 +12,7 @@ use crate::service::Time;
 const ONE: u32 = 256;
 const MS: u64 = 1_000_000;
 /// By how much Reno's window grows with each round trip where it shrinks by three tenths only, 3 · (1 − 0.7) / (1 + 0.7) = 0.53, in
-/// 1/256.
+/// 1/256. RFC 9438 has it grow by one from where it was cut last; Linux does not, and who does gets more beside it.
 const RENO: u64 = 136;
 /// How far from its middle the cubic curve is looked at, in ms.
 const REACH: i64 = 100_000;
@@ -21,10 +21,11 @@ const REACH: i64 = 100_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Congestion {
     window: u32,
-    /// The window before it was cut for a loss, which may prove to be none.
-    before: u32,
-    /// The network has not objected yet.
-    begins: bool,
+    /// The window before it was cut for a loss, which may prove to be none, and its threshold then.
+    before: [u32; 2],
+    /// Below it the window doubles with each round trip: however large it gets while the network has not objected yet, and up to where
+    /// a loss would have left it once nothing has come back for T1.
+    threshold: u32,
     cubic: Cubic,
 }
 
@@ -44,10 +45,13 @@ impl Congestion {
     pub const BEGIN: u32 = 16;
     /// As large as it gets.
     const MOST: u32 = 1 << 16;
+    /// The threshold while the network has not objected.
+    const NONE: u32 = u32::MAX;
 
     pub fn new() -> Congestion {
         let window = Congestion::BEGIN * ONE;
-        Congestion { window, before: 0, begins: true, cubic: Cubic { middle: window, origin: None, reno: window } }
+        let cubic = Cubic { middle: window, origin: None, reno: window };
+        Congestion { window, before: [0; 2], threshold: Congestion::NONE, cubic }
     }
 
     /// TPDUs that may be under way.
@@ -58,13 +62,13 @@ impl Congestion {
 
     /// Whether it still doubles with each round trip.
     pub fn begins(&self) -> bool {
-        self.begins
+        self.window < self.threshold
     }
 
     /// So many were acknowledged, of a window that was in use, and the round trip was below the target.
     #[inline]
     pub fn grow(&mut self, acknowledged: u32) {
-        let step = if self.begins {
+        let step = if self.begins() {
             // Nothing is spread here: an AK for many lets no burst go (RFC 3465).
             u64::from(acknowledged.min(2)) * u64::from(ONE)
         } else {
@@ -77,8 +81,8 @@ impl Congestion {
     /// So many were acknowledged, of a window that was in use, in a network of long round trips.
     pub fn compete(&mut self, acknowledged: u32, round_trip: u64, now: Time) {
         let (window, acknowledged) = (u64::from(self.window), u64::from(acknowledged));
-        if self.begins {
-            return self.set(window + acknowledged * u64::from(ONE));
+        if self.begins() {
+            return self.set((window + acknowledged * u64::from(ONE)).min(self.threshold.into()));
         }
         let Cubic { middle, origin, reno } = &mut self.cubic;
         let (begin, way) = *origin.get_or_insert_with(|| {
@@ -91,17 +95,17 @@ impl Congestion {
         let t = (((now.since(begin) + round_trip) / MS) as i64 - way).clamp(-REACH, REACH);
         let wanted = i64::from(*middle) + t * t * t / 10_000_000 * i64::from(ONE) * 4 / 1000;
         let wanted = wanted.clamp(window as i64, (window + window / 2) as i64) as u64;
-        // As fast as Reno once it is back where it was.
-        let share = if *reno < *middle { RENO } else { u64::from(ONE) };
-        *reno = (u64::from(*reno) + share * acknowledged * u64::from(ONE) / u64::from((*reno).max(1)))
+        *reno = (u64::from(*reno) + RENO * acknowledged * u64::from(ONE) / u64::from((*reno).max(1)))
             .min(u64::from(Congestion::MOST * ONE)) as u32;
         let cubic = window + (wanted - window) * acknowledged * u64::from(ONE) / window;
         self.set(cubic.max(u64::from(self.cubic.reno)));
     }
 
-    /// A round trip says that a queue grows: the window doubles no more.
+    /// A round trip says that a queue grows: the window doubles no more. Where it comes back from a silence, it has been larger than it
+    /// will be.
     pub fn settle(&mut self) {
-        if std::mem::take(&mut self.begins) {
+        if self.threshold == Congestion::NONE {
+            self.threshold = self.window;
             (self.cubic.middle, self.cubic.origin) = (self.window, None);
         }
     }
@@ -123,30 +127,45 @@ impl Congestion {
 
     /// A TPDU was lost, as those behind it show, in a network of long round trips or of short ones.
     pub fn lost(&mut self, is_wide: bool) {
-        self.before = self.window;
-        self.cut(if is_wide { self.window - self.window / 10 * 3 } else { self.window / 2 });
+        // What it was before a silence counts for more than that it can get no smaller.
+        if self.window > ONE {
+            self.before = [self.window, self.threshold];
+            self.cut(self.after_loss(is_wide));
+        }
+    }
+
+    fn after_loss(&self, is_wide: bool) -> u32 {
+        if is_wide { self.window - self.window / 10 * 3 } else { self.window / 2 }
     }
 
     /// What was taken for lost was late.
     pub fn late(&mut self) {
-        let before = std::mem::take(&mut self.before);
+        let [before, threshold] = std::mem::take(&mut self.before);
         if before > self.window {
-            self.window = before;
+            (self.window, self.threshold) = (before, threshold);
             (self.cubic.middle, self.cubic.origin) = (before, None);
         }
     }
 
-    /// Nothing has come back for the whole of T1.
-    pub fn silent(&mut self) {
-        self.before = 0;
-        self.cut(ONE);
+    /// Nothing has come back for the whole of T1: the window is as small as can be, and doubles up to where a loss would have left it;
+    /// or as in the beginning, where nothing has ever come back, so that nothing is known of the network.
+    pub fn silent(&mut self, is_wide: bool, is_known: bool) {
+        // Silent for longer, it is as it was before that counts.
+        if self.window > ONE {
+            self.before = [self.window, self.threshold];
+            let threshold = if is_known { self.after_loss(is_wide).max(2 * ONE) } else { self.threshold };
+            self.cut(self.after_loss(is_wide));
+            self.threshold = threshold;
+        }
+        self.window = ONE;
     }
 
     fn cut(&mut self, window: u32) {
         // Who was cut below where it was before leaves room for others.
         let middle = if self.window < self.cubic.middle { self.window - self.window / 20 * 3 } else { self.window };
         (self.cubic.middle, self.cubic.origin) = (middle, None);
-        (self.window, self.begins) = (window.max(ONE), false);
+        self.window = window.max(ONE);
+        self.threshold = self.window;
     }
 
     fn set(&mut self, window: u64) {
@@ -186,10 +205,44 @@ mod tests {
         assert_eq!(congestion.window(), 13);
         congestion.late();
         assert_eq!(congestion.window(), 26);
-        congestion.silent();
+        congestion.silent(false, true);
         assert_eq!(congestion.window(), 1);
+        congestion.silent(false, true);
+        (0..12).for_each(|_| congestion.grow(1));
+        assert_eq!((congestion.window(), congestion.begins()), (13, true));
+        congestion.grow(1);
+        congestion.grow(1);
+        assert_eq!((congestion.window(), congestion.begins()), (14, false));
         (0..40).for_each(|_| congestion.grow(u32::MAX));
         assert_eq!(congestion.window(), Congestion::MOST);
+    }
+
+    /// Where T1 was too short nothing is lost, and the window is as it was.
+    #[test]
+    fn a_silence_that_was_none_leaves_the_window_as_it_was() {
+        let mut congestion = Congestion::new();
+        congestion.silent(false, false);
+        assert_eq!((congestion.window(), congestion.begins()), (1, true));
+        (0..100).for_each(|_| congestion.grow(1));
+        assert_eq!((congestion.window(), congestion.begins()), (101, true));
+        congestion.late();
+        assert_eq!(congestion.window(), 101);
+        let mut congestion = Congestion { window: 100 * ONE, threshold: 50 * ONE, ..Congestion::new() };
+        congestion.silent(true, true);
+        congestion.silent(true, true);
+        assert_eq!((congestion.window(), congestion.begins()), (1, true));
+        congestion.late();
+        assert_eq!((congestion.window(), congestion.begins()), (100, false));
+        congestion.silent(true, true);
+        // A round trip for each: as TCP, up to seven tenths, whatever others make it wait meanwhile.
+        let mut windows = Vec::new();
+        for round in 0..8 {
+            congestion.settle();
+            congestion.compete(congestion.window(), 20 * MS, Time(round * 20 * MS));
+            windows.push(congestion.window());
+        }
+        assert_eq!(windows[..7], [2, 4, 8, 16, 32, 64, 70]);
+        assert!(windows[7] < 75, "{windows:?}");
     }
 
     /// RFC 9438, figure 1: from seven tenths the window comes back to where it was in K, and stays there for a while.

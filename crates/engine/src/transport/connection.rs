@@ -197,6 +197,9 @@ pub(super) struct Sending {
     /// How often T1 has run out since anything was acknowledged, and when it first did.
     pub attempts: u8,
     pub stalled: Time,
+    /// How often T1 is doubled, since it has run out; and AKs since one has shown that it is long enough.
+    pub backoff: u8,
+    pub doubts: u8,
     /// The user was told so.
     pub told: bool,
     /// A DT is being sent again because of a gap, until this one is acknowledged.
@@ -336,11 +339,17 @@ pub(super) struct RoundTrip {
     pub smoothed: u32,
     /// Mean deviation, in ns.
     pub deviation: u32,
-    /// The shortest, in ns, or what one under way alone took since.
+    /// The shortest, in ns, or what one under way alone took since; 0 while nothing was measured.
     pub least: u32,
 }
 
 impl RoundTrip {
+    /// One of which nothing was measured, over a way on which others take so long.
+    pub fn as_others(nanoseconds: u64) -> RoundTrip {
+        let smoothed = u32::try_from(nanoseconds).unwrap_or(u32::MAX);
+        RoundTrip { smoothed, deviation: smoothed / 2, least: 0 }
+    }
+
     pub fn sample(&mut self, nanoseconds: u64) {
         let sample = u32::try_from(nanoseconds).unwrap_or(u32::MAX).max(1);
         if self.smoothed == 0 {
@@ -350,6 +359,6 @@ impl RoundTrip {
         let off = self.smoothed.abs_diff(sample);
         self.deviation = self.deviation - self.deviation / 4 + off / 4;
         self.smoothed = self.smoothed - self.smoothed / 8 + sample / 8;
-        self.least = self.least.min(sample);
+        self.least = if self.least == 0 { sample } else { self.least.min(sample) };
     }
 }

@@ -3,7 +3,7 @@
 use super::connection::{
     Connection, Deadline, Opening, Receiving, RoundTrip, Sending, Setup, SizeIn, State, Terms, Theirs, Timers,
 };
-use super::sending::PATIENCE;
+use super::sending::{DOUBTS, PATIENCE};
 use super::slots::{Is, List, grow};
 use super::{Config, Transport};
 use crate::layer::Outbox;
@@ -79,6 +79,8 @@ impl Transport {
                 closed: false,
                 duplicates: 0,
                 attempts: 0,
+                backoff: 0,
+                doubts: DOUBTS,
                 stalled: Time(0),
                 told: false,
                 recovering: None,
@@ -320,7 +322,6 @@ impl Transport {
         };
         connection.state = State::Open;
         connection.sending.upper_edge = u32::from(cc.credit);
-        connection.sending.attempts = 0;
         connection.timers.retransmission = Deadline::NONE;
         let most = connection.terms.most();
         let tag = connection.setup.take().map_or(0, |it| it.tag);
@@ -333,8 +334,13 @@ impl Transport {
     /// The connection is open from now on.
     fn begin(&mut self, index: u32, now: Time) {
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        // The CR, or the CC, was too soon repeated perhaps: what follows is to wait as long.
+        connection.sending.backoff = std::mem::take(&mut connection.sending.attempts);
         if connection.terms.class == Class::Four {
-            let Transport { config, wheel, .. } = self;
+            let Transport { config, wheel, ways, .. } = self;
+            if connection.shares(config) {
+                connection.sending.round_trip = RoundTrip::as_others(ways.get(connection.way).round_trip());
+            }
             let window = now.after(connection.terms.window_time(config.times.w));
             connection.timers.window = Deadline::at(window);
             connection.timers.inactivity = Deadline::at(now.after(config.times.i));
@@ -349,7 +355,6 @@ impl Transport {
             return;
         }
         connection.state = State::Open;
-        connection.sending.attempts = 0;
         connection.timers.retransmission = Deadline::NONE;
         connection.setup = None;
         let peer = connection.peer;

@@ -21,6 +21,9 @@ const BELOW: usize = 64;
 
 /// Attempts after which T1 does not get longer.
 pub(super) const PATIENCE: u8 = 6;
+/// AKs for what was sent again, or took longer than T1, behind which T1 itself is taken for too short (Karn): where a round trip has
+/// become longer than it, everything is sent again, and no round trip would be measured ever after.
+pub(super) const DOUBTS: u8 = 4;
 
 /// AKs that say nothing new, after which what they miss is taken for lost.
 const DUPLICATES: u8 = 3;
@@ -209,6 +212,9 @@ impl Transport {
             return;
         }
         let (space, shares) = (connection.terms.space(), connection.shares(config));
+        // T1 is long enough where something was sent once and has come within it.
+        let in_doubt = connection.sending.backoff > 0 || connection.sending.doubts > 0;
+        let in_time = if in_doubt { t1(config, connection, 0) } else { 0 };
         let way = ways.at(connection.way);
         let sending = &mut connection.sending;
         let acknowledged = space.distance(sending.lower_edge, ak.number);
@@ -241,7 +247,7 @@ impl Transport {
         } else if grants {
             sending.upper_edge = upper_edge;
         }
-        let (mut sample, mut is_prompt, mut late, mut fresh) = (None, true, 0, 0);
+        let (mut sample, mut is_prompt, mut is_timely, mut late, mut fresh) = (None, true, false, 0, 0);
         let least = sending.round_trip.least.into();
         sending.lower_edge = ak.number;
         for _ in 0..acknowledged {
@@ -249,6 +255,7 @@ impl Transport {
             let slot = slots.at(frame);
             // Of the last one, which has brought this AK about; but not where it, or one before it, came late (Karn).
             is_prompt &= slot.is == Is::Retained { again: 0, selected: false };
+            is_timely |= slot.is_sent_once() && now.since(slot.sent) <= in_time;
             fresh += u32::from(slot.is_under_way());
             sample = Some(now.since(slot.sent)).filter(|_| is_prompt);
             late += u64::from(slot.came_late(now, least));
@@ -264,6 +271,7 @@ impl Transport {
             sending.recovering.take_if(is_reached);
             if let Some(sample) = sample {
                 sending.round_trip.sample(sample);
+                is_timely = true;
             }
             let least = u64::from(sending.round_trip.least);
             let measured = sample.map(|round_trip| Sample { round_trip, least, target: least + config.times.slack });
@@ -288,6 +296,7 @@ impl Transport {
                     }
                     if !space.is_before(slot.number, first) {
                         late += u64::from(slot.came_late(now, least));
+                        is_timely |= slot.is_sent_once() && now.since(slot.sent) <= in_time;
                         if let Is::Retained { selected, .. } = &mut slot.is {
                             news += u32::from(!core::mem::replace(selected, true));
                             beyond += 1;
@@ -296,6 +305,11 @@ impl Transport {
                     frame = slot.next;
                 }
             }
+        }
+        if is_timely {
+            (sending.backoff, sending.doubts) = (0, 0);
+        } else if acknowledged > 0 && sending.doubts < DOUBTS {
+            (sending.backoff, sending.doubts) = (0, sending.doubts + 1);
         }
         if shares {
             way.arrived(news);
@@ -448,6 +462,7 @@ impl Transport {
             sending.stalled = now;
         }
         sending.attempts = sending.attempts.saturating_add(1);
+        sending.backoff = sending.backoff.saturating_add(1);
         // By time and not by number: where round trips are short, N attempts are over while a switch learns another way. An ED may
         // wait for a user that reads nothing, while the other end is not silent.
         if first.is_some() && now.since(sending.stalled) >= self.config.times.i {
@@ -456,7 +471,7 @@ impl Transport {
         let sent = first.map_or(sending.stalled, |head| slots.at(head).sent);
         ways.at(connection.way).silent(index, sent, now);
         sending.recovering = Some(sending.next);
-        let deadline = now.after(t1(&self.config, connection, connection.sending.attempts));
+        let deadline = now.after(t1(&self.config, connection, connection.sending.backoff));
         connection.timers.retransmission = Deadline::at(deadline);
         self.send_again(index, false, now, out);
         self.send_expedited_again(index, out);
@@ -524,14 +539,14 @@ pub(super) fn await_acknowledge(
 ) {
     let waits = !connection.sending.retained.is_empty() || connection.sending.expedited.is_some();
     if waits && connection.timers.retransmission.is_none() && connection.terms.class == Class::Four {
-        let deadline = now.after(t1(config, connection, connection.sending.attempts));
+        let deadline = now.after(t1(config, connection, connection.sending.backoff));
         connection.timers.retransmission = Deadline::at(deadline);
         wheel.set(index, deadline);
     }
 }
 
-/// T1: from the round trip where it is known, twice as long with each attempt.
-fn t1(config: &Config, connection: &Connection, attempts: u8) -> u64 {
+/// T1: from the round trip where it is known, twice as long with each time that it was too short.
+fn t1(config: &Config, connection: &Connection, backoff: u8) -> u64 {
     let round_trip = &connection.sending.round_trip;
     let once = match round_trip.smoothed {
         0 => config.times.t1,
@@ -544,5 +559,5 @@ fn t1(config: &Config, connection: &Connection, attempts: u8) -> u64 {
             (measured + connection.terms.acknowledge_time(config.times.al)).max(config.times.t1_least)
         }
     };
-    once << attempts.min(PATIENCE)
+    once << backoff.min(PATIENCE)
 }

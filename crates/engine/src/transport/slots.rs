@@ -95,6 +95,12 @@ impl Slot {
         matches!(self.is, Is::Retained { selected: false, .. })
     }
 
+    /// It is a DT that was not sent again.
+    #[inline]
+    pub fn is_sent_once(&self) -> bool {
+        matches!(self.is, Is::Retained { again: 0, .. })
+    }
+
     /// The buffer is the user's again, without the header.
     #[inline]
     pub fn complete(&mut self, mut buffer: Buffer, fate: Fate) -> Indication {

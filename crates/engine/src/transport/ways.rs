@@ -7,7 +7,8 @@
 //! so that one connection by itself pays for nothing of this.
 //!
 //! Where a round trip takes a millisecond or more, the network is taken for a wide one. There DTs leave spread over the round trip
-//! rather than as acknowledgements come: each has its time, a quarter faster than the window needs, twice as fast while the window
+//! rather than as acknowledgements come, in pairs as TCP's do: of those that come together at a queue that is full the second is thrown
+//! away, and who sends one by one takes more than its part. Each pair has its time, a quarter faster than the window needs, twice as fast while the window
 //! doubles, and what is late by a millisecond at most goes at once. Where it takes less, a timer is no finer than the window itself,
 //! and nothing is spread.
 
@@ -52,8 +53,9 @@ pub(super) struct Way {
     lost: Time,
     /// How long acknowledgements take, smoothed over all connections, in ns; 0 while nothing was measured.
     round_trip: u64,
-    /// When the next DT may be sent.
+    /// When the next pair of DTs may be sent; and the second of the last one was not sent.
     next: Time,
+    second: bool,
     /// Whose DTs were acknowledged last, and when.
     heard: (u32, Time),
     is_timed: bool,
@@ -149,6 +151,7 @@ impl Way {
             lost: Time(0),
             round_trip: 0,
             next: Time(0),
+            second: false,
             heard: (u32::MAX, Time(0)),
             is_timed: false,
         }
@@ -157,13 +160,21 @@ impl Way {
     /// Whether a DT may be sent.
     #[inline]
     pub fn room(&self, now: Time) -> Room {
-        if self.under_way >= self.congestion.window() {
+        let left = self.congestion.window().saturating_sub(self.under_way);
+        let begins_pair = self.is_wide() && !self.second;
+        // One that would go alone waits for another, unless nothing is under way that would make room for it.
+        if left == 0 || begins_pair && left == 1 && self.under_way > 0 {
             Room::Full
-        } else if !self.is_wide() || self.next <= now {
+        } else if !begins_pair || self.next <= now {
             Room::Now
         } else {
             Room::At(self.next)
         }
+    }
+
+    /// How long acknowledgements take, in ns; 0 while nothing was measured.
+    pub fn round_trip(&self) -> u64 {
+        self.round_trip
     }
 
     #[inline]
@@ -186,9 +197,10 @@ impl Way {
     #[inline]
     pub fn sent(&mut self, now: Time) {
         self.under_way += 1;
-        if self.is_wide() {
+        self.second = self.is_wide() && !self.second;
+        if self.second {
             // Of a round trip's window: four fifths, or half.
-            let share = self.round_trip / u64::from(self.congestion.window().max(1));
+            let share = 2 * self.round_trip / u64::from(self.congestion.window().max(1));
             let apart = if self.congestion.begins() { share / 2 } else { share / 5 * 4 };
             self.next = Time(self.next.0.max(now.0.saturating_sub(BURST))).after(apart);
         }
@@ -247,7 +259,8 @@ impl Way {
             };
         }
         if self.is_wide() {
-            if sample.is_some_and(|it| it.round_trip > it.target) {
+            // As TCP leaves its slow start (HyStart, RFC 9406): a burst of its own makes no such delay.
+            if sample.is_some_and(|it| it.round_trip > it.least + (it.least / 8).clamp(4 * MS, 16 * MS)) {
                 self.congestion.settle();
             }
             if was_used {
@@ -307,7 +320,7 @@ impl Way {
         if other != connection && at > sent {
             self.lost(sent, now);
         } else {
-            self.congestion.silent();
+            self.congestion.silent(self.is_wide(), self.round_trip > 0);
         }
     }
 }
@@ -328,7 +341,7 @@ mod tests {
             way.sent(now);
         });
         assert_eq!(way.room(now), Room::Full);
-        // 16 ms for 32, twice as fast since the window doubles: a quarter of a millisecond is between two, and a millisecond is caught up with.
+        // 16 ms for 32, twice as fast since the window doubles: half a millisecond is between pairs, and a millisecond is caught up with.
         now = now.after(16 * MS);
         assert!(!way.acknowledged(
             1,
@@ -341,8 +354,16 @@ mod tests {
             way.sent(now);
             sent += 1;
         }
-        assert_eq!((sent, way.room(now)), (5, Room::At(Time(now.0 + MS / 4))));
-        assert_eq!(way.left(), 32 - 5);
+        assert_eq!((sent, way.room(now)), (6, Room::At(Time(now.0 + MS / 2))));
+        assert_eq!(way.left(), 32 - 6);
+        // Another pair finds no room once all but one are under way.
+        (0..25).for_each(|_| way.sent(now));
+        assert_eq!((way.left(), way.room(now.after(16 * MS))), (1, Room::Now), "the second of a pair");
+        way.arrived(1);
+        way.sent(now);
+        assert_eq!((way.left(), way.room(now.after(16 * MS))), (1, Room::Full));
+        way.arrived(1);
+        assert_eq!(way.room(now.after(16 * MS)), Room::Now);
     }
 
     #[test]

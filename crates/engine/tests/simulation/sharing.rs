@@ -245,6 +245,32 @@ fn dts_are_spread_over_the_round_trip() {
     assert!(sent > 60 && world.burst * 3 < sent, "{sent}, {}", world.burst);
 }
 
+/// T1 of a local network, and a round trip of six times as much, from the beginning or from some time on: nothing would be measured ever
+/// after if each DT was sent again before it can be acknowledged. A connection that comes later knows from the first one.
+#[test]
+fn a_round_trip_that_is_longer_than_t1_is_measured() {
+    let far = Faults { delay: 15 * MS, queue: 1_000_000, ..WIRE };
+    for near in [None, Some(Faults { delay: 100 * US, ..far })] {
+        let mut world = World::open(1, near.unwrap_or(far), Config { times: Times::default(), ..config(false) });
+        if near.is_some() {
+            world.run(1000 * MS, 0..1);
+            world.wire.change(far);
+        }
+        world.run(3000 * MS, 0..1);
+        let before = world.hosts[0].counters().data_sent_again;
+        let came = world.measured(2000 * MS, 0..1)[0];
+        println!("{} % of the wire, {:?}", came * 100 / carried(2000 * MS), world.hosts[0].counters());
+        // A window that was large enough for a short way grows as TCP's does.
+        let least = if near.is_some() { 30 } else { 70 };
+        assert!(came * 100 >= carried(2000 * MS) * least, "{came} of {}", carried(2000 * MS));
+        world.hosts[0].connect(1, world.now);
+        world.run(1000 * MS, 0..2);
+        assert_eq!(world.hosts[1].came.len(), 2);
+        assert!(world.hosts[1].came[1] > 0, "it is open");
+        assert_eq!(world.hosts[0].counters().data_sent_again, before, "by either");
+    }
+}
+
 /// Where routers mark, nothing is lost: the window shrinks before the queue is full.
 #[test]
 fn marks_keep_the_queue_short() {
@@ -301,7 +327,7 @@ fn patient() -> Times {
     Times { slack: 200 * MS, t1: 500 * MS, t1_least: 500 * MS, ..Times::default() }
 }
 
-/// A TCP connection (CUBIC, RFC 9438) that always has something to send: when its packets go, and how many come.
+/// A TCP connection (CUBIC, RFC 9438, as Linux has it) that always has something to send: when its packets go, and how many come.
 struct Tcp {
     /// In packets; and where it does not double any more.
     window: f64,
@@ -396,8 +422,7 @@ impl Tcp {
         });
         let t = (now.since(origin) + round_trip) as f64 / 1e9 - k;
         let wanted = (0.4 * t.powi(3) + most).clamp(window, window * 1.5);
-        let share = if self.reno < most { 0.53 } else { 1.0 };
-        self.reno += share / self.reno;
+        self.reno += 0.53 / self.reno;
         self.window = (window + (wanted - window) / window).max(self.reno);
     }
 }

@@ -94,6 +94,11 @@ impl Wire {
         }
     }
 
+    /// Goes on like this.
+    pub fn change(&mut self, faults: Faults) {
+        self.faults = faults;
+    }
+
     pub fn end(&self, at: usize, arena: Arena) -> End {
         End { at, shared: Arc::clone(&self.shared), arena, free: Vec::new(), done: Vec::new() }
     }

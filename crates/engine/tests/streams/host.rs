@@ -15,9 +15,20 @@ use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer, Geometry};
 use underpass_link::faults::{Faults, Odds};
 
-/// Frames, of which so many receive; others are copied into, where packets are lost.
-pub const GEOMETRY: Geometry = Geometry { frames: 640, frame_size: 2048, headroom: 128 };
-const RECEIVE: usize = 256;
+/// What an end has room for.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Its frames.
+    pub frames: u32,
+    /// How many of them receive.
+    pub receive: usize,
+    /// DTs that a connection takes at a time.
+    pub credit: u16,
+}
+
+/// For a stream by itself.
+const ROOM: Room = Room { frames: 640, receive: 256, credit: 64 };
+/// Frames of an end that the transport has for itself, and that packets are copied into, where some are lost.
 const POOL: usize = 64;
 const COPIES: usize = 64;
 /// Octets behind which something may happen to the ends.
@@ -46,7 +57,13 @@ pub struct End {
 
 /// An end over any link, on which something happens to packets.
 pub fn over(odds: Odds, seed: u64, open: impl FnOnce(&Arena) -> (Address, Box<dyn Link>)) -> End {
-    let (arena, mut free) = Arena::new(GEOMETRY);
+    with(ROOM, odds, seed, open)
+}
+
+/// The same, with so much room.
+pub fn with(room: Room, odds: Odds, seed: u64, open: impl FnOnce(&Arena) -> (Address, Box<dyn Link>)) -> End {
+    let Room { frames, receive, credit } = room;
+    let (arena, mut free) = Arena::new(Geometry { frames, frame_size: 2048, headroom: 128 });
     let mut some = |count: usize| free.split_off(free.len() - count);
     let (address, link) = open(&arena);
     let guarantees = link.guarantees();
@@ -57,18 +74,17 @@ pub fn over(odds: Odds, seed: u64, open: impl FnOnce(&Arena) -> (Address, Box<dy
         Address::Ip(local) => (Box::new(Datagram::new(arena.clone(), local)), datagram::HEADERS),
         Address::Mac(own) => (Box::new(Inactive::new(arena.clone(), own)), network::HEADERS),
     };
-    let config =
-        Config { receive: RECEIVE as u32, credit: 64, marks: true, ..Config::over(guarantees, 1500 - headers) };
+    let config = Config { receive: receive as u32, credit, marks: true, ..Config::over(guarantees, 1500 - headers) };
     let mut layers = vec![network];
     layers.append(&mut stack::transport(config, 0, &arena, some(POOL), Time(0)));
     let mut host = Stack::new(link, layers);
-    some(RECEIVE).into_iter().for_each(|buffer| host.link_mut().fill(buffer));
+    some(receive).into_iter().for_each(|buffer| host.link_mut().fill(buffer));
     End { host, arena, free, address }
 }
 
 impl End {
     /// Whoever has that address is known to it.
-    fn introduce(&mut self, whom: Address) -> Peer {
+    pub fn introduce(&mut self, whom: Address) -> Peer {
         match whom {
             Address::Ip(whom) => {
                 self.host.layer::<Datagram>().expect("the network").peer(whom).expect("of the same version")
@@ -82,8 +98,14 @@ impl End {
         top.downcast_ref().expect("transport is the upper one")
     }
 
-    fn counters(&self) -> Counters {
+    /// What its transport has counted.
+    pub fn counters(&self) -> Counters {
         End::transport(self.host.layers()).counters()
+    }
+
+    /// Data requests that a connection would send at once.
+    pub fn room(&self, cep: Cep) -> i64 {
+        End::transport(self.host.layers()).room(cep)
     }
 
     fn connections(&self) -> usize {
@@ -92,10 +114,10 @@ impl End {
 
     /// All buffers are where they were.
     fn returns_all(self) {
-        let End { host, free, .. } = self;
+        let End { host, free, arena, .. } = self;
         let (layers, returned) = host.close();
         let all = free.len() + End::transport(&layers).pooled() + returned.all().len();
-        assert_eq!(all, GEOMETRY.frames as usize, "buffers are lost");
+        assert_eq!(all, arena.geometry().frames as usize, "buffers are lost");
     }
 }
 

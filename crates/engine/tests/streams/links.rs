@@ -17,7 +17,7 @@ use underpass_link::xdp;
 
 /// How an end of a cable speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub enum Kind {
     /// By a UDP socket.
     Socket,
     /// By IP in Ethernet, over this driver.
@@ -31,7 +31,7 @@ const TPDUS: usize = 20_000;
 const PIECE: usize = 200;
 
 /// Waits until a cable carries packets: for a while after it was laid the kernel throws them away.
-fn until_up(cable: &Cable) {
+pub fn until_up(cable: &Cable) {
     let socket = |at: usize| {
         let open = || {
             cable.ends[at].enter().expect("the namespace can be entered");
@@ -60,12 +60,12 @@ fn ends(kinds: [Kind; 2], odds: Odds) -> Option<(Cable, [End; 2])> {
     Some((cable, ends))
 }
 
-fn address(at: usize) -> SocketAddr {
+pub fn address(at: usize) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1 + at as u8)), 700)
 }
 
 /// Opens an end of a cable.
-fn open(cable: &Cable, at: usize, kind: Kind, arena: &Arena) -> (Address, Box<dyn Link>) {
+pub fn open(cable: &Cable, at: usize, kind: Kind, arena: &Arena) -> (Address, Box<dyn Link>) {
     let open = || -> (Address, Box<dyn Link>) {
         cable.ends[at].enter().expect("the namespace can be entered");
         let config = xdp::Config::default();

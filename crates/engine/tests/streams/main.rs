@@ -2,4 +2,5 @@
 
 mod host;
 mod links;
+mod sharing;
 mod udp;

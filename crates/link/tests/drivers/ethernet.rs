@@ -1,10 +1,12 @@
 //! Ethernet, IP and UDP over AF_XDP and packet sockets: ends of different links understand each other, and what cannot go directly
 //! goes through the kernel.
 
-use super::support::{End, FOUR, SIX, address, cable, datagram, dual_cable, inside, returns_all, wait};
+use super::support::{End, FOUR, SIX, address, cable, datagram, dual_cable, inside, returns_all, until_up, wait};
+use super::udp::queues::{PEERS, chosen, halves};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 use underpass_link::Link;
-use underpass_link::arena::Geometry;
+use underpass_link::arena::{Arena, Geometry};
 use underpass_link::driver::Driver;
 use underpass_link::error::OpenError;
 use underpass_link::ethernet::{Ethernet, Sides};
@@ -14,6 +16,7 @@ use underpass_link::ip::{self, Ecn, Header};
 use underpass_link::rig::{Cable, INTERFACE};
 use underpass_link::udp::{Config, Udp};
 use underpass_link::wait::Wait;
+use underpass_link::xdp;
 
 const GEOMETRY: Geometry = Geometry { frames: 512, frame_size: 2048, headroom: 128 };
 const DRIVERS: [Driver; 2] = [Driver::Xdp, Driver::Packet];
@@ -302,5 +305,48 @@ fn a_thread_sleeps_on_it_and_is_woken_by_packets_alone() {
             assert_eq!(mark, if class == 3 { Ecn::Congested } else { Ecn::Capable });
         }
         assert!(!sleeper.wait(&mut to.link, Duration::from_millis(20)).expect("it sleeps"));
+    }
+}
+
+/// A link for each queue of an interface, at one address: over AF_XDP each takes what comes over its queue.
+#[test]
+fn queues_share_an_address_and_each_peer_has_one() {
+    let Some(cable) = cable(1500) else { return };
+    let [here, there] = &cable.ends;
+    here.lay("two0", (there, "two1"), 2, 1500).expect("root may lay it");
+    for (end, name, own) in [(here, "two0", 1), (there, "two1", 2)] {
+        end.equip(name, Ipv4Addr::new(10, 8, 0, own)).expect("root may equip it");
+    }
+    until_up([here, there], ["10.8.0.1:700", "10.8.0.2:700"]);
+    let (local, config) = (address("10.8.0.1:700"), xdp::Config::default());
+    let alone = || {
+        let (arena, _) = Arena::new(GEOMETRY);
+        Ethernet::open(Driver::Packet, "two0", local, &arena, &config)?.beside(1)
+    };
+    assert!(matches!(inside(here, alone), Err(OpenError::PortTaken { .. })), "it is not shared");
+    for driver in DRIVERS {
+        let (arena, free) = Arena::new(GEOMETRY);
+        let both = || {
+            let first = Ethernet::open_shared(driver, "two0", local, &arena, &config)?;
+            let second = first.beside(1)?;
+            Ok([first, second])
+        };
+        let both = match inside(here, both) {
+            Ok(both) => both,
+            Err(error @ (OpenError::NoPermission { .. } | OpenError::NotInKernel { .. })) => {
+                println!("SKIPPED: {error}");
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let mut queues = halves(arena, free, both);
+        let bind = || (0..PEERS).map(|_| UdpSocket::bind("10.8.0.2:0").expect("a port is free")).collect::<Vec<_>>();
+        chosen(&mut queues, local, &inside(there, bind));
+        for queue in &queues {
+            let Sides { direct, kernel, .. } = queue.link.sides();
+            let (come, other) = if driver == Driver::Xdp { (direct, kernel) } else { (kernel, direct) };
+            assert!(come.received > 0 && other.received == 0, "{direct:?}, {kernel:?}");
+            assert!(direct.sent > 0, "{direct:?}");
+        }
     }
 }

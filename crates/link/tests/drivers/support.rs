@@ -220,17 +220,22 @@ pub fn dual_cable(mtu: usize) -> Option<Cable> {
         end.add_address(INTERFACE, address(own).ip(), 64).expect("an address of IPv6");
     }
     for at in [FOUR, SIX] {
-        let bind = |end: usize| inside(&cable.ends[end], || UdpSocket::bind(at[end])).expect("an address of its own");
-        let ends = [bind(0), bind(1)];
-        for (from, to) in [(0, 1), (1, 0)] {
-            ends[to].set_nonblocking(true).expect("it is a socket");
-            wait("a packet over the cable", || {
-                ends[from].send_to(&[], at[to]).ok()?;
-                ends[to].recv(&mut []).ok()
-            });
-        }
+        until_up(cable.ends.each_ref(), at);
     }
     Some(cable)
+}
+
+/// Waits until packets go from each of two addresses to the other.
+pub fn until_up(namespaces: [&Namespace; 2], at: [&str; 2]) {
+    let bind = |end: usize| inside(namespaces[end], || UdpSocket::bind(at[end])).expect("an address of its own");
+    let ends = [bind(0), bind(1)];
+    for (from, to) in [(0, 1), (1, 0)] {
+        ends[to].set_nonblocking(true).expect("it is a socket");
+        wait("a packet over the cable", || {
+            ends[from].send_to(&[], at[to]).ok()?;
+            ends[to].recv(&mut []).ok()
+        });
+    }
 }
 
 /// All buffers are where they were.

@@ -6,7 +6,7 @@ mod mtu;
 mod offload;
 mod opening;
 mod pacing;
-mod queues;
+pub mod queues;
 
 use super::support::{End, FOUR, SIX, address, dual_cable};
 use std::net::{IpAddr, SocketAddr};

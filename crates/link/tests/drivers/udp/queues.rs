@@ -4,30 +4,29 @@ use super::super::support::{End, wait};
 use super::GEOMETRY;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
-use underpass_link::arena::Arena;
+use underpass_link::Link;
+use underpass_link::arena::{Arena, Buffer};
 use underpass_link::ip::{Header, Template};
 use underpass_link::udp::{Config, Udp};
 
-const PEERS: usize = 64;
+pub const PEERS: usize = 64;
 
-#[test]
-fn queues_share_an_address_and_each_peer_has_one() {
-    let (arena, mut free) = Arena::new(GEOMETRY);
-    let config = Config { shared: true, ..Config::default() };
-    let local = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
-    let first = Udp::open(local, &arena, &config).unwrap();
-    let second = first.beside().unwrap();
-    assert_eq!(first.local(), second.local());
-    let half = free.split_off(256);
+/// The ends of two links over one arena, each with half of the buffers.
+pub fn halves<L: Link>(arena: Arena, mut free: Vec<Buffer>, [first, second]: [L; 2]) -> [End<L>; 2] {
+    let half = free.split_off(free.len() / 2);
     let mut queues = [End::new(arena.clone(), free, first), End::new(arena, half, second)];
     queues.iter_mut().for_each(|it| it.listen(128));
-    let peers: Vec<_> = (0..PEERS).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
-    let mut chosen = [None; PEERS];
+    queues
+}
+
+/// Each of the peers sends to the links' address and is answered, several times: over which link.
+pub fn chosen<L: Link>(queues: &mut [End<L>; 2], at: SocketAddr, peers: &[UdpSocket]) -> Vec<usize> {
+    let mut chosen = vec![None; peers.len()];
     for round in 0..4u8 {
         for (number, peer) in peers.iter().enumerate() {
-            peer.send_to(&[number as u8, round], queues[0].link.local()).unwrap();
+            peer.send_to(&[number as u8, round], at).unwrap();
         }
-        for _ in 0..PEERS {
+        for _ in peers {
             let (queue, packet) = wait("a packet", || (0..2).find_map(|queue| Some((queue, queues[queue].receive()?))));
             let (header, data) = Header::parse(&packet).unwrap();
             let [number, came] = data.try_into().unwrap();
@@ -45,10 +44,26 @@ fn queues_share_an_address_and_each_peer_has_one() {
             peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             let mut answer = [0; 4];
             let (len, from) = peer.recv_from(&mut answer).unwrap();
-            assert_eq!((&answer[..len], from), (&[number as u8, round][..], queues[0].link.local()));
+            assert_eq!((&answer[..len], from), (&[number as u8, round][..], at));
         }
     }
-    let shares = [0, 1].map(|queue| chosen.iter().filter(|it| **it == Some(queue)).count());
+    let chosen: Vec<_> = chosen.into_iter().map(|it| it.expect("each has sent")).collect();
+    let shares = [0, 1].map(|queue| chosen.iter().filter(|it| **it == queue).count());
     println!("peers of each queue: {shares:?}");
     assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
+    chosen
+}
+
+#[test]
+fn queues_share_an_address_and_each_peer_has_one() {
+    let (arena, free) = Arena::new(GEOMETRY);
+    let config = Config { shared: true, ..Config::default() };
+    let local = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
+    let first = Udp::open(local, &arena, &config).unwrap();
+    let second = first.beside().unwrap();
+    assert_eq!(first.local(), second.local());
+    let at = first.local();
+    let mut queues = halves(arena, free, [first, second]);
+    let peers: Vec<_> = (0..PEERS).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+    chosen(&mut queues, at, &peers);
 }
