@@ -256,7 +256,7 @@ fn hostile_users_delay_nobody_else() {
 #[test]
 fn memory_is_shared_out() {
     // Of which a user may have 128 GiB; in each of its pools it is both sides.
-    const POOL: u64 = 64 * 2 << 24;
+    const POOL: u64 = 64 << 25;
     const ALL: u64 = (128 << 30) / 2 / POOL * 64 + 64;
     if !is_root() {
         return;
