@@ -201,7 +201,7 @@ impl Apart {
         }
         let socket = broker::of_this_process();
         apart.daemon = Some(socket);
-        let ends = [&AT_ONCE[..], &[("UNDERPASS_BROKER", socket), USERS]].concat();
+        let ends = [AT_ONCE, &[("UNDERPASS_BROKER", socket), USERS]].concat();
         let mode = |name, settings: Vec<(&'static str, &'static str)>| -> &'static Mode {
             Box::leak(Box::new(Mode { name, settings: settings.leak(), warm: 1000, meets: true }))
         };
