@@ -6,10 +6,10 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
-.PHONY: help run bench build test examples brokered loom miri aarch64 soak fuzz wire hostile octets tpdus sharing churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
+.PHONY: help run bench build test examples brokered loom miri aarch64 soak daemon-faults fuzz wire hostile octets tpdus sharing churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: rust ## install what is missing, build, and show kernel TCP against Underpass on real programs, 3 minutes
 	packaging/packages run
@@ -111,6 +111,9 @@ miri: rust ## the tests that need no system call, in Miri, which finds undefined
 MINUTES ?= 60
 soak: build ## the stress programs of tests/soak in every mode, for MINUTES (60)
 	$(CARGO) run --release --quiet --package underpass-tests --bin soak -- --minutes $(MINUTES)
+
+daemon-faults: build ## underpassd killed, stopped and replaced every second under 1,000 busy connections, for MINUTES (60); as root
+	$(CARGO) run --release --quiet --package underpass-tests --bin upheaval -- --minutes $(MINUTES)
 
 ARGUMENTS ?=
 fuzz: build ## random socket operations on kernel TCP and in every mode, compared, for MINUTES (60); ARGUMENTS=--help

@@ -327,7 +327,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__bench)
-            opts="-h --only --gpu --json --csv --html --samples --quick --config --set --help pingpong stream apps setup layers driver checksum all"
+            opts="-h --only --gpu --json --csv --html --samples --quick --config --set --help pingpong stream apps setup broker layers driver checksum all"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -24,7 +24,9 @@
  * Variables: DEATHS_COUNT (ends after so many deaths), DEATHS_LANES, DEATHS_PLAN (LANE:GENERATION, repeated for
  * ever), DEATHS_FATES (a mask of what may happen: 1 kill, 2 abort, 4 _exit, 8 exec, 16 nothing), DEATHS_STOP (a
  * failure stays for gdb), DEATHS_BESIDE (programs are also executed while another thread is in a call on the same
- * connection).
+ * connection). As root: DEATHS_USERS (VICTIM:SURVIVOR, of group 1, which the two ends are), DEATHS_HOSTS (their
+ * addresses, a space between), DEATHS_NETS (files of their network namespaces, a space between; each end has System V
+ * memory of its own as well).
  */
 #include "seeded.h"
 
@@ -32,6 +34,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -105,6 +108,7 @@ struct plan {
 struct lane {
     _Atomic uint32_t generation, over, number;
     _Atomic int port;
+    _Atomic uint32_t host; /* of who listens */
     _Atomic bool leave, finish, given_up, imaged, unborn;
     struct plan plan;
     struct side side[2];
@@ -120,6 +124,7 @@ static struct shared {
     int port;
     unsigned fates;
     bool beside;
+    uint32_t hosts[2];
 } *shared;
 
 static uint32_t seed;
@@ -127,6 +132,9 @@ static int memory = -1, port, lane_index;
 static struct lane *lane;
 static unsigned char pattern[PATTERN + BIGGEST];
 static char *bare[512]; /* the environment without the library */
+/* Of the driver, which is root then: who the two ends are, and where. */
+static unsigned users[2];
+static int nets[2] = {-1, -1};
 
 static void rest(long microseconds) {
     struct timespec time = {microseconds / 1000000, microseconds % 1000000 * 1000};
@@ -676,14 +684,15 @@ static void talk(struct work *w) {
 
 /* ---- Making connections ---- */
 
-static int listener_at(int at) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)at), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+static int listener_at(int at, int side) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)at), .sin_addr.s_addr = shared->hosts[side]};
     socklen_t size = sizeof(address);
     int fd = (int)must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"), on = 1;
     must(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), "SO_REUSEADDR");
     must(bind(fd, (struct sockaddr *)&address, size), "bind");
     must(listen(fd, 8), "listen");
     must(getsockname(fd, (struct sockaddr *)&address, &size), "getsockname");
+    lane->host = shared->hosts[side];
     lane->port = ntohs(address.sin_port);
     return fd;
 }
@@ -704,7 +713,7 @@ static int connected(void) {
         if (lane->given_up) return -1;
         rest(50);
     }
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)lane->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)lane->port), .sin_addr.s_addr = lane->host};
     int fd = (int)must(socket(AF_INET, SOCK_STREAM, 0), "socket");
     if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == -1) {
         /* Whoever listened may be gone: then the driver says so. */
@@ -725,7 +734,7 @@ static void be_victim(int fd) {
     if (lane->plan.early) arm(VICTIM, 0);
     if (fd == -1 && lane->plan.connects) w.fd = connected();
     if (fd == -1 && !lane->plan.connects) {
-        int listener = listener_at(port ? port + 2 * lane_index + 1 : 0);
+        int listener = listener_at(port ? port + 2 * lane_index + 1 : 0, VICTIM);
         w.fd = accepted(listener);
         close(listener);
     }
@@ -802,7 +811,7 @@ static void survive(void) {
         int before = descriptors();
         struct work w = {SURVIVOR, 0, -1, mix(seed + lane->number * 91 + 7), 0, false};
         if (p->family == KIN) {
-            int listener = listener_at(port ? port + 2 * lane_index : 0);
+            int listener = listener_at(port ? port + 2 * lane_index : 0, SURVIVOR);
             int fd = connected(), other = accepted(listener);
             close(listener);
             w.fd = p->connects ? other : fd;
@@ -817,7 +826,7 @@ static void survive(void) {
             kin = lane->side[VICTIM].pid[0] = child;
             close(victims);
         } else if (p->connects) {
-            int listener = listener_at(port ? port + 2 * lane_index : 0);
+            int listener = listener_at(port ? port + 2 * lane_index : 0, SURVIVOR);
             w.fd = accepted(listener);
             close(listener);
         } else {
@@ -841,6 +850,34 @@ static void survive(void) {
 }
 
 /* ---- The driver ---- */
+
+/* A forked process becomes the user of one side, where that side is. */
+static void become(int side) {
+    if (nets[side] != -1) {
+        must(setns(nets[side], CLONE_NEWNET), "setns");
+        must(unshare(CLONE_NEWIPC), "unshare");
+    }
+    if (users[side] == 0) return;
+    must(setgroups(0, NULL), "setgroups");
+    must(setgid(1), "setgid");
+    must(setuid(users[side]), "setuid");
+}
+
+static void find_places(void) {
+    const char *of_users = getenv("DEATHS_USERS"), *hosts = getenv("DEATHS_HOSTS"), *files = getenv("DEATHS_NETS");
+    char words[2][200] = {"127.0.0.1", "127.0.0.1"};
+    if (of_users && sscanf(of_users, "%u:%u", &users[0], &users[1]) != 2) exit(2);
+    if (hosts && sscanf(hosts, "%199s %199s", words[0], words[1]) != 2) exit(2);
+    for (int i = 0; i < 2; i++) {
+        if (inet_pton(AF_INET, words[i], &shared->hosts[i]) != 1) exit(2);
+    }
+    if (!files) return;
+    if (sscanf(files, "%199s %199s", words[0], words[1]) != 2) exit(2);
+    for (int i = 0; i < 2; i++) {
+        nets[i] = open(words[i], O_RDONLY | O_CLOEXEC);
+        if (nets[i] == -1) exit(2);
+    }
+}
 
 static struct plan plan_of(uint64_t random) {
     struct plan p = {0};
@@ -991,7 +1028,9 @@ static void generation(pid_t survivor, uint32_t number) {
         if (pid == 0) {
             victim->pid[0] = getpid();
             signal(SIGPIPE, SIG_IGN);
-            if (p->family == EXECUTED) execute("victim", 0, 0, environ);
+            become(VICTIM);
+            /* What a process has of an IPC namespace that it leaves is nothing that a container has. */
+            if (p->family == EXECUTED || nets[VICTIM] != -1) execute("victim", 0, 0, environ);
             be_victim(-1);
         }
         victim->pid[0] = pid;
@@ -1071,7 +1110,9 @@ static pid_t new_survivor(uint64_t *random) {
     lane->leave = false;
     pid_t survivor = (pid_t)must(fork(), "fork");
     if (survivor == 0) {
-        if (pick(random, 2)) execute("survivor", 0, 0, environ);
+        become(SURVIVOR);
+        /* Who has changed its user may not count its own descriptors before that. */
+        if (pick(random, 2) || users[SURVIVOR]) execute("survivor", 0, 0, environ);
         survive();
     }
     note_pid(survivor);
@@ -1184,6 +1225,7 @@ int main(int count, char **words) {
     shared->port = port;
     shared->beside = getenv("DEATHS_BESIDE") != NULL;
     const char *mask = getenv("DEATHS_FATES");
+    find_places();
     shared->fates = mask ? (unsigned)strtoul(mask, NULL, 0) : ~0u;
     if (!(shared->fates & ((1 << FATES) - 1))) return 2;
     const char *variable = getenv("DEATHS_LANES"), *chosen = getenv("DEATHS_PLAN");

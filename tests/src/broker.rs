@@ -1,11 +1,16 @@
 //! An `underpassd` of a test's own, and programs of several users.
+#![allow(unsafe_code, reason = "gives the daemon a descriptor of a certain number, as a service manager does")]
 
 use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use underpass_broker::{Inquiry, State, state};
 
 use crate::group::Group;
 use crate::library::{self, Run};
@@ -19,11 +24,22 @@ pub struct Broker {
     daemon: Group,
     arguments: Vec<String>,
     socket: PathBuf,
+    /// The socket itself, where a service manager keeps it.
+    kept: Option<OwnedFd>,
 }
 
 impl Broker {
     /// A daemon that listens, where this process may act as several users; otherwise says so, and the test is skipped.
     pub fn start(stage: &Stage, arguments: &[&str]) -> Option<Broker> {
+        Broker::launch(stage, arguments, false)
+    }
+
+    /// The same, where its socket is kept while there is no daemon, as a service manager does.
+    pub fn start_by_manager(stage: &Stage, arguments: &[&str]) -> Option<Broker> {
+        Broker::launch(stage, arguments, true)
+    }
+
+    fn launch(stage: &Stage, arguments: &[&str], is_kept: bool) -> Option<Broker> {
         if !is_root() {
             skip("needs root to act as several users");
             return None;
@@ -31,14 +47,27 @@ impl Broker {
         fs::set_permissions(stage.path(""), fs::Permissions::from_mode(0o755)).expect("a folder for all users");
         let arguments: Vec<String> = arguments.iter().map(|it| (*it).to_string()).collect();
         let socket = stage.path("broker.sock");
-        let daemon = launch(stage, &socket, &arguments);
-        Some(Broker { daemon, arguments, socket })
+        let kept = is_kept.then(|| listening(&socket));
+        let daemon = launch(stage, &socket, &arguments, kept.as_ref());
+        Some(Broker { daemon, arguments, socket, kept })
     }
 
     /// Kills the daemon; another one takes its place.
     pub fn replace(&mut self, stage: &Stage) {
         self.kill();
-        self.daemon = launch(stage, &self.socket, &self.arguments);
+        self.start_anew(stage);
+    }
+
+    /// Another daemon takes the place of one that has ended.
+    pub fn start_anew(&mut self, stage: &Stage) {
+        self.daemon = launch(stage, &self.socket, &self.arguments, self.kept.as_ref());
+    }
+
+    /// Ends the daemon in order.
+    pub fn end(&mut self) {
+        self.signal(libc::SIGTERM);
+        let status = self.daemon.wait(Duration::from_secs(10));
+        assert!(status.is_some_and(|it| it.success()), "{status:?}\n{}", self.said());
     }
 
     /// Kills the daemon.
@@ -82,12 +111,14 @@ impl Broker {
     }
 }
 
-/// The socket of a daemon that ends with this process, and serves its user alone.
+/// The socket of a daemon that ends with this process.
 pub fn of_this_process() -> &'static str {
     let folder = tempfile::tempdir().expect("a folder").keep();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("a folder for all users");
     let (socket, log) = (folder.join("broker.sock"), folder.join("log"));
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL"]).arg(library::daemon()).args(["--foreground", "--socket"]).arg(&socket);
+    command.args(["--pdeathsig", "KILL"]).arg(library::daemon()).args(["--foreground", "--group", GROUP.0, "--socket"]);
+    command.arg(&socket);
     let (tell, told) = std::sync::mpsc::channel();
     // The signal comes when the thread ends that has started it.
     std::thread::spawn(move || {
@@ -102,9 +133,33 @@ pub fn of_this_process() -> &'static str {
     socket.display().to_string().leak()
 }
 
-fn launch(stage: &Stage, socket: &std::path::Path, arguments: &[String]) -> Group {
-    let mut command = Command::new(library::daemon());
+/// A socket at which all users may ask, and at which nobody answers yet.
+fn listening(path: &std::path::Path) -> OwnedFd {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let socket = socket.expect("a socket of sequential packets");
+    bind(&socket, &SocketAddrUnix::new(path).expect("a short path")).expect("a name for the socket");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666)).expect("a socket for all users");
+    listen(&socket, 512).expect("a socket that listens");
+    // Not the number that the daemon gets it by: dup2 would leave that one as it is.
+    rustix::io::fcntl_dupfd_cloexec(&socket, 10).expect("a descriptor")
+}
+
+/// What a service manager hands over is descriptor 3, and meant for the process that LISTEN_PID names.
+const HAND_OVER: &str = "export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$@\"";
+
+fn launch(stage: &Stage, socket: &std::path::Path, arguments: &[String], kept: Option<&OwnedFd>) -> Group {
+    let mut command = Command::new(if kept.is_some() { "sh".as_ref() } else { library::daemon().as_os_str() });
     library::plain(&mut command);
+    if let Some(kept) = kept {
+        command.args(["-c", HAND_OVER, "sh"]).arg(library::daemon());
+        let number = kept.as_raw_fd();
+        // SAFETY: only dup2 is called, which may be called between fork and exec; both numbers are the child's own.
+        unsafe {
+            command.pre_exec(
+                move || if libc::dup2(number, 3) == 3 { Ok(()) } else { Err(std::io::Error::last_os_error()) },
+            )
+        };
+    }
     command.args(["--foreground", "--log", "debug", "--group", GROUP.0, "--socket"]).arg(socket).args(arguments);
     let mut daemon = stage.start(command);
     await_listening(&mut daemon);
@@ -118,6 +173,17 @@ fn await_listening(daemon: &mut Group) {
         let ended = daemon.wait(Duration::from_millis(2));
         assert!(ended.is_none() && Instant::now() < deadline, "it does not listen: {ended:?}\n{}", daemon.said());
     }
+}
+
+/// How many connections the daemon at this socket has had meet, as it tells root.
+pub fn meetings(socket: &str) -> u64 {
+    let client = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let client = client.expect("a socket of sequential packets");
+    connect(&client, &SocketAddrUnix::new(socket).expect("a short path")).expect("a daemon");
+    rustix::io::write(&client, &Inquiry { token: 1, mark: 1 }.emit()).expect("an inquiry");
+    let mut octets = [0; state::LEN + 1];
+    let len = rustix::io::read(&client, &mut octets[..]).expect("an answer");
+    State::parse(&octets[..len]).expect("a state").counts.expect("told to root").meetings
 }
 
 /// Whether this is root.

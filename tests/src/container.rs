@@ -140,6 +140,12 @@ impl Bridge {
         Bridge { ends: [one, other], router }
     }
 
+    /// What tells the stress program `deaths` to have its ends in the two: settings.
+    pub fn deaths(&self) -> [(&'static str, String); 2] {
+        let files = self.ends.each_ref().map(|it| format!("/proc/{}/ns/net", it.pid)).join(" ");
+        [("DEATHS_NETS", files), ("DEATHS_HOSTS", HOSTS.join(" "))]
+    }
+
     /// Connections to this port of the router go to the same port of the second one, from an address of the router's.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A program and its children, with everything they say in one file. Killed when dropped.
@@ -12,6 +13,25 @@ pub struct Group {
     child: Child,
     log: PathBuf,
     name: String,
+}
+
+/// Those that have been started and not dropped.
+static ALL: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// From now on a panic kills all groups, also where it ends this process at once.
+pub fn end_with_a_panic() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |what| {
+        usual(what);
+        ALL.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|pid| kill(*pid));
+    }));
+}
+
+/// Kills a group that was not dropped.
+fn kill(pid: u32) {
+    // SAFETY: kill(2) takes no pointers. The group was made for a child of ours; it lasts while any member does, and
+    // when none is left the number may be free but was not yet given to a new group of ours.
+    unsafe { libc::kill(-(pid as i32), libc::SIGKILL) };
 }
 
 impl Group {
@@ -22,6 +42,7 @@ impl Group {
         let err = out.try_clone().expect("a second descriptor of the log");
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
         let child = command.spawn().unwrap_or_else(|e| panic!("cannot start {name}: {e}"));
+        ALL.lock().unwrap_or_else(PoisonError::into_inner).push(child.id());
         Group { child, log: log.to_owned(), name }
     }
 
@@ -98,9 +119,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // SAFETY: kill(2) takes no pointers. The group was made for this child; it lasts while any member does, and
-        // when none is left the number may be free but was not yet given to a new group of ours.
-        unsafe { libc::kill(-(self.pid() as i32), libc::SIGKILL) };
+        kill(self.pid());
+        ALL.lock().unwrap_or_else(PoisonError::into_inner).retain(|pid| *pid != self.pid());
         let _ = self.child.wait();
     }
 }

@@ -22,6 +22,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<(), Failure> {
         SuiteName::Stream => Suite::Stream,
         SuiteName::Apps => Suite::Apps,
         SuiteName::Setup => Suite::Setup,
+        SuiteName::Broker => Suite::Broker,
         SuiteName::Layers => Suite::Layers,
         SuiteName::Driver => Suite::Driver,
         SuiteName::Checksum => Suite::Checksum,

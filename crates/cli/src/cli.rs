@@ -607,6 +607,8 @@ pub enum SuiteName {
     Apps,
     /// Connecting, many pairs at once, idle connections, waking, start-up
     Setup,
+    /// What goes through underpassd: programs of two users against one user's, meetings, the daemon at rest; needs root
+    Broker,
     /// The protocol engine: 0 to 3 layers of transport over a looped-back link, in line and by a thread for each
     Layers,
     /// Link drivers over a veth pair between two network namespaces: AF_XDP and its algorithms, packet sockets, kernel UDP;

@@ -1,9 +1,9 @@
-// Idle: --count connections that have exchanged a dozen messages each and then rest for --seconds, all of them in an
-// epoll set at both ends. With --port the client, which prints for both processes what the rest cost in processor time
-// and what the connections hold in memory.
+// Idle: --count connections that have exchanged a dozen messages each, or --warm-up ones more in groups of 64, and then
+// rest for --seconds, all of them in an epoll set at both ends. With --port the client, which prints for both processes what
+// the rest cost in processor time and what the connections hold in memory.
 #include "common.h"
 
-enum { ROUNDS = 12, EVENTS = 1024 };
+enum { ROUNDS = 12, GROUP = 64, EVENTS = 1024 };
 
 enum kind { ECHO, REST, REPORT };
 
@@ -84,13 +84,13 @@ static struct message ask(int fd, enum kind kind) {
     return answer;
 }
 
-// One message on every connection, then all the answers in the order in which they come.
-static void exchange(const int *fds, uint64_t count, int set, struct epoll_event *events, uint32_t round) {
-    for (uint32_t i = 0; i < count; i++) {
+// One message on every connection from the one to the other, then all the answers in the order in which they come.
+static void exchange(const int *fds, uint64_t from, uint64_t to, int set, struct epoll_event *events, uint32_t round) {
+    for (uint32_t i = (uint32_t)from; i < to; i++) {
         struct message message = {.kind = ECHO, .number = i ^ round << 20};
         send_all(fds[i], &message, sizeof message);
     }
-    for (uint64_t answered = 0; answered < count;) {
+    for (uint64_t answered = 0; answered < to - from;) {
         int n = epoll_wait_for(set, events, EVENTS, -1);
         for (int e = 0; e < n; e++, answered++) {
             uint32_t i = (uint32_t)events[e].data.u64;
@@ -109,8 +109,12 @@ static void measure(const struct options *o) {
     for (uint32_t i = 0; i < o->count; i++) {
         fds[i] = connect_to(o);
         epoll_add(set, fds[i], EPOLLIN, i);
+        // What many connections begin at once would take many messages more.
+        uint64_t from = i / GROUP * GROUP;
+        if (o->warm_up && (i % GROUP == GROUP - 1 || i + 1 == o->count))
+            for (uint32_t round = 0; round < o->warm_up; round++) exchange(fds, from, i + 1, set, events, round);
     }
-    for (uint32_t round = 0; round < ROUNDS; round++) exchange(fds, o->count, set, events, round);
+    for (uint32_t round = 0; round < ROUNDS; round++) exchange(fds, 0, o->count, set, events, round);
 
     ask(fds[0], REST);
     struct cost rest = cost_now();
@@ -121,7 +125,7 @@ static void measure(const struct options *o) {
     report(&mine, &start, &rest);
     double ns = (double)(now_ns() - begin), connections = (double)o->count;
     theirs = ask(fds[0], REPORT);
-    exchange(fds, o->count, set, events, ROUNDS); // still alive, all of them
+    exchange(fds, 0, o->count, set, events, ROUNDS); // still alive, all of them
     printf("{\"client_cpu_percent\":%.4f,\"server_cpu_percent\":%.4f,\"client_memory\":%.1f,\"server_memory\":%.1f,"
            "\"client_resident\":%.1f,\"server_resident\":%.1f}\n",
            100 * (double)mine.cpu_ns / ns, 100 * (double)theirs.cpu_ns / ns, (double)mine.memory / connections,

@@ -133,6 +133,14 @@ impl Lab {
         Ok(session.command(self.programs.path(program)?))
     }
 
+    /// The executable of a helper program.
+    ///
+    /// # Errors
+    /// It cannot be compiled.
+    pub fn path(&self, program: Program) -> Result<PathBuf> {
+        Ok(self.programs.path(program)?)
+    }
+
     /// A helper program by itself, as baselines are.
     ///
     /// # Errors

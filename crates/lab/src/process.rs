@@ -74,6 +74,16 @@ impl Running {
         Running::spawn(command.stdin(Stdio::null()), Stdio::from(stdout.try_clone()?), stdout)
     }
 
+    /// The same for one that gets `stop` first on drop.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn stopped_by(command: &mut Command, stop: Signal) -> Result<Running> {
+        let mut program = Running::start(command)?;
+        program.stop = stop;
+        Ok(program)
+    }
+
     /// The same for a program that reads `input` from its standard input.
     ///
     /// # Errors
@@ -112,8 +122,7 @@ impl Running {
     /// # Errors
     /// It cannot be started, fails, or does not listen in time.
     pub fn serving(command: &mut Command, port: u16, stop: Signal) -> Result<Running> {
-        let mut server = Running::start(command)?;
-        server.stop = stop;
+        let mut server = Running::stopped_by(command, stop)?;
         server.wait_until(|| {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()

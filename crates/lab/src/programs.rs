@@ -42,6 +42,8 @@ programs! {
     DATAGRAM = "datagram",
     /// Connect, one exchange, close.
     CHURN = "churn",
+    /// Connections that carry some messages each.
+    MEET = "meet",
     /// The time from a send to the return of a sleeping receiver.
     WAKE = "wake",
     /// Many connections at rest.

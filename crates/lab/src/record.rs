@@ -47,7 +47,7 @@ fn yes() -> bool {
 /// One figure, kernel TCP against Underpass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// The suite that it belongs to: `pingpong`, `stream`, `setup`, `apps`, `layers` or `driver`.
+    /// The suite that it belongs to: `pingpong`, `stream`, `setup`, `apps`, `broker`, `layers` or `driver`.
     pub suite: String,
     /// Which measurements of the suite belong together.
     pub group: String,

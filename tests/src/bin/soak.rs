@@ -13,18 +13,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use underpass_segment::reason::Reason;
+use underpass_tests::broker;
 use underpass_tests::compiler::cc;
+use underpass_tests::container::Bridge;
 use underpass_tests::group::Group;
-use underpass_tests::library::{self, Run};
+use underpass_tests::library::{self, AT_ONCE, Run};
 use underpass_tests::mode::{self, Mode};
+use underpass_tests::stage::Stage;
 
 /// What is run: a program of `tests/soak`, and the arguments behind the seed and the seconds.
 const PROGRAMS: &[(&str, &[&str])] =
-    &[("sets", &["both"]), ("sets", &["two"]), (PROCESSES, &[]), ("deaths", &[]), (HOSTILE, &[])];
+    &[("sets", &["both"]), ("sets", &["two"]), (PROCESSES, &[]), (DEATHS, &[]), (HOSTILE, &[])];
 /// What is run only where it is asked for by name: it wants minutes.
 const LONG: &[(&str, &[&str])] = &[("churn", &[])];
 /// The program whose last line says how many images could not go on with the library, and how many connections were reset for that.
 const PROCESSES: &str = "processes";
+/// The program whose ends can be of two users and in two containers, and whose last line begins with how many connections it had.
+const DEATHS: &str = "deaths";
 /// The program whose last line begins with how many words of shared memory it has overwritten.
 const HOSTILE: &str = "hostile";
 /// A program that goes on for so much longer than it was told to hangs.
@@ -45,7 +50,7 @@ struct Options {
     /// Only this program
     #[arg(long)]
     program: Option<String>,
-    /// Only this mode (kernel, default, "at once", asleep, "small ring", brokered)
+    /// Only this mode (kernel, default, "at once", asleep, "small ring", brokered, users, containers)
     #[arg(long)]
     mode: Option<String>,
 }
@@ -64,6 +69,8 @@ struct Row {
     /// Connections that were ended because the other end broke the rules.
     broken: u64,
     overwritten: u64,
+    /// The daemon that counts what meets, where the programs' own counters are other users'.
+    daemon: Option<&'static str>,
     /// Images that could not go on with the library, connections that were reset for that, and those in whose place an image
     /// had another socket.
     unable: [u64; 3],
@@ -85,6 +92,7 @@ impl Row {
         let numbers = said.lines().last().into_iter().flat_map(|line| line.split(' ').filter_map(|it| it.parse().ok()));
         match (self.name, numbers.collect::<Vec<u64>>().as_slice()) {
             (HOSTILE, [words, ..]) => self.overwritten += words,
+            (DEATHS, [connections, ..]) if self.daemon.is_some() => self.connections += connections,
             (PROCESSES, [images, resets, .., replaced]) => {
                 self.unable.iter_mut().zip([images, resets, replaced]).for_each(|(sum, it)| *sum += it);
             }
@@ -95,6 +103,8 @@ impl Row {
     /// Runs the program once; what to show if it fails.
     fn run(&mut self, seed: u32, seconds: u32, logs: &Path) -> Result<Option<String>> {
         let run = Run::new();
+        let met = || self.daemon.map_or(0, broker::meetings);
+        let met_before = met();
         let mut command = self.command(seed, seconds);
         match self.mode {
             Some(mode) => run.accelerate(&mut command, mode.settings),
@@ -103,8 +113,9 @@ impl Row {
         let log = logs.join([self.name, &self.arguments.concat(), self.mode(), &seed.to_string()].join("-"));
         let mut group = Group::start(command, &log);
         let status = group.wait(Duration::from_secs(seconds.into()) + PATIENCE);
+        self.fast += met() - met_before;
         self.runs += 1;
-        for process in run.processes() {
+        for process in run.processes().iter().filter(|_| self.daemon.is_none()) {
             self.connections += process.connections;
             self.fast += process.fast;
             let broken = process.reasons.iter().filter(|(reason, _)| *reason == Reason::PeerFault);
@@ -141,7 +152,8 @@ fn main() -> Result<ExitCode> {
     let options = Options::parse();
     let folder = library::target().join("soak");
     fs::create_dir_all(&folder).with_context(|| format!("make the folder {}", folder.display()))?;
-    let mut rows = rows(&options, &folder);
+    let apart = Apart::new(&options)?;
+    let mut rows = rows(&options, &folder, &apart);
     if rows.is_empty() {
         bail!("no such program or mode; see --help");
     }
@@ -164,11 +176,49 @@ fn main() -> Result<ExitCode> {
         seed += 1;
     }
     bar.finish_and_clear();
+    drop(apart);
     let failures = report(&rows, seed - options.seed);
     Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn rows(options: &Options, folder: &Path) -> Vec<Row> {
+/// Two users, and two containers, where this process may make them.
+struct Apart {
+    bridge: Option<(Bridge, Stage)>,
+    modes: Vec<&'static Mode>,
+    daemon: Option<&'static str>,
+}
+
+/// The two ends that [`DEATHS`] has.
+const USERS: (&str, &str) = ("DEATHS_USERS", "61001:61002");
+
+impl Apart {
+    fn new(options: &Options) -> Result<Apart> {
+        let mut apart = Apart { bridge: None, modes: Vec::new(), daemon: None };
+        let is_wanted = |name: &str| options.mode.as_deref().is_none_or(|only| only == name);
+        let is_played = options.program.as_deref().is_none_or(|only| only == DEATHS);
+        if !is_played || !(is_wanted("users") || is_wanted("containers")) || !broker::is_root() {
+            return Ok(apart);
+        }
+        let socket = broker::of_this_process();
+        apart.daemon = Some(socket);
+        let ends = [AT_ONCE, &[("UNDERPASS_BROKER", socket), USERS]].concat();
+        let mode = |name, settings: Vec<(&'static str, &'static str)>| -> &'static Mode {
+            Box::leak(Box::new(Mode { name, settings: settings.leak(), warm: 1000, meets: true }))
+        };
+        if is_wanted("users") {
+            apart.modes.push(mode("users", ends.clone()));
+        }
+        if let Some(stage) = Stage::with(&["unshare", "nsenter", "ip"]).filter(|_| is_wanted("containers")) {
+            let bridge = Bridge::new(&stage);
+            let containers = bridge.deaths().map(|(name, value)| (name, &*value.leak()));
+            apart.modes.push(mode("containers", [&ends[..], &containers].concat()));
+            apart.bridge = Some((bridge, stage));
+        }
+        Ok(apart)
+    }
+}
+
+fn rows(options: &Options, folder: &Path, apart: &Apart) -> Vec<Row> {
     let chosen = |given: &Option<String>, name: &str| given.as_ref().is_none_or(|given| given == name);
     let modes = || std::iter::once(None).chain(mode::all().filter(|mode| mode.is_fast()).map(Some));
     let mut rows = Vec::new();
@@ -179,11 +229,24 @@ fn rows(options: &Options, folder: &Path) -> Vec<Row> {
         if name == PROCESSES {
             link_statically(&folder.join("processes-static"), &sources(name));
         }
-        for mode in modes() {
+        let between = apart.modes.iter().filter(|_| name == DEATHS).map(|mode| (Some(*mode), apart.daemon));
+        for (mode, daemon) in modes().map(|mode| (mode, None)).chain(between) {
             let program = program.clone();
             let (runs, failures, connections, fast, broken, overwritten, unable) = (0, 0, 0, 0, 0, 0, [0; 3]);
-            let row =
-                Row { name, arguments, mode, program, runs, failures, connections, fast, broken, overwritten, unable };
+            let row = Row {
+                name,
+                arguments,
+                mode,
+                program,
+                runs,
+                failures,
+                connections,
+                fast,
+                broken,
+                overwritten,
+                daemon,
+                unable,
+            };
             if chosen(&options.mode, row.mode()) {
                 rows.push(row);
             }

@@ -1,9 +1,12 @@
 //! Ends that die, and connections that come and go: whoever survives sees what was sent, then an end, never a hang.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
+use underpass_tests::broker::Broker;
 use underpass_tests::compiler::cc;
-use underpass_tests::library::AT_ONCE;
+use underpass_tests::container::Bridge;
+use underpass_tests::library::{AT_ONCE, is_kernel_only};
 use underpass_tests::mode;
 use underpass_tests::net::free_port;
 use underpass_tests::stage::{Stage, compile};
@@ -60,12 +63,15 @@ fn die(plan: impl Fn(u64) -> (bool, Duration), expected: &str) {
 
 /// A program of `tests/soak`, for as long as a test may take. `make soak` and `make churn` run them for longer.
 fn soak(stage: &Stage, name: &str, arguments: &[&str], settings: &[(&str, &str)]) {
+    print!("{}", stage.output(soaking(stage, name, arguments, settings)));
+    stage.run.assert_fast(name);
+}
+
+fn soaking(stage: &Stage, name: &str, arguments: &[&str], settings: &[(&str, &str)]) -> Command {
     let program = stage.path(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("soak").join(format!("{name}.c"));
     cc(&program, &["-O2"], &[source]);
-    let program = program.display().to_string();
-    print!("{}", stage.output(stage.tuned(&program, arguments, settings)));
-    stage.run.assert_fast(name);
+    stage.tuned(&program.display().to_string(), arguments, settings)
 }
 
 /// Killed, stopped, aborted, ended, executing another program, shared with a child: see the program.
@@ -74,6 +80,29 @@ fn either_end_dies_at_any_point() {
     for mode in mode::tested().filter(|mode| mode.warm > 0) {
         let Some(stage) = Stage::with(&["cc"]) else { return };
         soak(&stage, "deaths", &["1", "4"], mode.settings);
+        stage.finish();
+    }
+}
+
+/// The same between two users, on one host and in two containers.
+#[test]
+fn either_end_dies_between_users_and_containers() {
+    for is_apart in [false, true] {
+        let Some(stage) = Stage::with(&["cc", "unshare", "nsenter", "ip"]) else { return };
+        let Some(broker) = Broker::start(&stage, &[]) else { return };
+        if is_apart && !broker.has_numbers() {
+            return;
+        }
+        let bridge = is_apart.then(|| Bridge::new(&stage));
+        let mut command = soaking(&stage, "deaths", &["1", "4"], AT_ONCE);
+        command.env("DEATHS_USERS", "61001:61002").envs(bridge.iter().flat_map(Bridge::deaths));
+        broker.serves(&mut command);
+        let said = stage.output(command);
+        // Both ends are told.
+        let (met, deaths) = (broker.met() / 2, said.split(' ').nth(2).and_then(|it| it.parse().ok()).unwrap_or(0));
+        println!("{met} met; {said}");
+        assert!(deaths > 10 && (is_kernel_only() || met > 10), "{met} met; {said}\n{}", broker.said());
+        drop((bridge, broker));
         stage.finish();
     }
 }

@@ -19,5 +19,6 @@ mod scarce;
 mod services;
 mod statistics;
 mod tools;
+mod upheaval;
 mod watching;
 mod web;

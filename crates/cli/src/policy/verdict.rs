@@ -76,8 +76,14 @@ impl Here<'_> {
     pub fn judge(&self, ends: [&Seen; 2]) -> Verdict {
         let [one, other] = ends;
         let same_network = same(one.namespaces.net, other.namespaces.net);
-        let by_themselves = one.user.uid == other.user.uid && !one.hides && !other.hides && same_network != Some(false);
-        let mut verdict = if by_themselves { by_directory(ends) } else { self.by_daemon(ends, same_network) };
+        let in_one = [
+            same_network,
+            same(one.namespaces.ipc, other.namespaces.ipc),
+            same(one.namespaces.pid, other.namespaces.pid),
+        ];
+        let is_one_user = one.user.uid == other.user.uid;
+        let by_themselves = is_one_user && !one.hides && !other.hides && !in_one.contains(&Some(false));
+        let mut verdict = if by_themselves { by_directory(one) } else { self.by_daemon(ends, same_network) };
         verdict.notes.extend(notes(ends));
         verdict
     }
@@ -200,22 +206,9 @@ impl Here<'_> {
     }
 }
 
-/// Two ends of one user in one network namespace look for each other by themselves.
-fn by_directory([one, other]: [&Seen; 2]) -> Verdict {
-    let namespaces =
-        [("IPC", one.namespaces.ipc, other.namespaces.ipc), ("PID", one.namespaces.pid, other.namespaces.pid)];
-    let differs = namespaces.iter().find(|(_, one, other)| same(*one, *other) == Some(false));
-    match differs {
-        Some((kind, ..)) => slow(
-            Reason::PeerSilent,
-            format!(
-                "both are of user {}, in different {kind} namespaces: they look for each other, and in vain",
-                one.user.uid
-            ),
-            "run both in the same IPC and PID namespaces",
-        ),
-        None => fast("directory", format!("both are of user {}, and find each other without underpassd", one.user.uid)),
-    }
+/// Two ends of one user in the same namespaces look for each other by themselves.
+fn by_directory(one: &Seen) -> Verdict {
+    fast("directory", format!("both are of user {}, and find each other without underpassd", one.user.uid))
 }
 
 fn notes(ends: [&Seen; 2]) -> Vec<String> {
@@ -277,13 +270,18 @@ mod tests {
         let plain = seen(1, &[]);
         let verdict = judge(&Contact::Absent, &policy, [&plain, &seen(1, &[])]);
         assert_eq!((verdict.may_be_fast, verdict.by, verdict.notes.len()), (Some(true), Some("directory"), 0));
-        let mut apart = seen(1, &[]);
-        apart.namespaces.ipc = Some(7);
-        assert_eq!(judge(&Contact::Absent, &policy, [&plain, &apart]).reason, Some("peer-silent"));
+        // In a directory of its own, or with numbers of processes that mean nothing to the other one, each asks the daemon.
+        for change in [|it: &mut Seen| it.namespaces.ipc = Some(7), |it: &mut Seen| it.namespaces.pid = Some(7)] {
+            let mut apart = seen(1, &[]);
+            change(&mut apart);
+            assert_eq!(judge(&Contact::Absent, &policy, [&plain, &apart]).reason, Some("no-broker"));
+            assert_eq!(judge(&daemon(&policy, false), &policy, [&plain, &apart]).by, Some("same-user"));
+        }
         // A server that has changed its user cannot prove what it holds.
         let hides = Seen { hides: true, ..seen(1, &[]) };
         assert_eq!(judge(&Contact::Absent, &policy, [&plain, &hides]).reason, Some("no-broker"));
         assert_eq!(judge(&daemon(&policy, false), &policy, [&plain, &hides]).by, Some("same-user"));
+        let mut apart = seen(1, &[]);
         apart.namespaces.net = Some(8);
         assert_eq!(judge(&daemon(&policy, true), &policy, [&plain, &apart]).by, Some("same-user"));
     }

@@ -2,6 +2,7 @@
 
 use super::client::{ASK, Client};
 use super::daemon::Daemon;
+use super::forging::forge_here;
 use rustix::fd::OwnedFd;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use std::fs::File;
@@ -140,6 +141,11 @@ impl State {
             }
             ["accept"] => {
                 self.streams.push(self.listener.as_ref().unwrap().accept().unwrap().0);
+                String::new()
+            }
+            ["forge", remote, local, sent, received] => {
+                let numbers = [sent, received].map(|it| it.parse().unwrap());
+                self.streams.push(forge_here(remote.parse().unwrap(), local.parse().unwrap(), numbers));
                 String::new()
             }
             ["ready"] => String::new(),

@@ -1,21 +1,20 @@
 //! Clients that lie, flood, fall silent, or hand over what keeps the daemon waiting.
-#![allow(unsafe_code, reason = "socket options that rustix does not have, and threads that leave a namespace")]
-
 use super::client::{ASK, Client, MOST};
 use super::daemon::{Daemon, is_root};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
-use rustix::process::Signal;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::process::{Resource, Signal};
 use std::fs::File;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::AtomicBool;
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::{Duration, Instant};
-use underpass_broker::{Ask, Refusal, Verdict};
+use underpass_broker::{Ask, Knock, Refusal, Verdict};
 
 /// Both ends of a connection.
-fn connection() -> [TcpStream; 2] {
+pub fn connection() -> [TcpStream; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let server = listener.accept().unwrap().0;
@@ -23,7 +22,7 @@ fn connection() -> [TcpStream; 2] {
 }
 
 /// An honest process of another user than the hostile one meets itself.
-fn others_are_served(daemon: &Daemon) {
+pub fn others_are_served(daemon: &Daemon) {
     let client = Client::connect(&daemon.path()).unwrap();
     let [one, other] = connection();
     client.ask(ASK, &one);
@@ -161,44 +160,132 @@ impl Drop for Over<'_> {
     }
 }
 
+/// What a hostile user does for as long as it may, each in a way of its own.
+const MISDEEDS: [fn(&Path); 6] = [
+    // Asks, until the daemon stops to read, or lets go.
+    |path| {
+        let [one, _other] = connection();
+        flood(path, &ASK.emit().unwrap(), &[one.as_fd()]);
+    },
+    // Knocks.
+    |path| flood(path, &Knock { token: 1, mark: 1 }.emit(), &[]),
+    // Hands over as many descriptors at once as the kernel takes.
+    |path| {
+        let [one, _other] = connection();
+        flood(path, &ASK.emit().unwrap(), &[one.as_fd(); MOST]);
+    },
+    // Halves of records.
+    |path| {
+        let [one, _other] = connection();
+        flood(path, &ASK.emit().unwrap()[..20], &[one.as_fd()]);
+    },
+    // Connects and says nothing.
+    |path| drop((0..200).map(|_| Client::connect(path)).collect::<Vec<_>>()),
+    // Meets itself, and leaves the answers where they are.
+    |path| {
+        let Ok(client) = Client::connect(path) else { return };
+        let all: Vec<_> = (0..20).map(|_| connection()).collect();
+        let asked = |socket: &TcpStream| client.send(&ASK.emit().unwrap(), &[socket.as_fd()]).is_ok();
+        let _ = all.iter().flatten().take_while(|it| asked(it)).count();
+        std::thread::sleep(Duration::from_millis(20));
+    },
+];
+
+fn flood(path: &Path, octets: &[u8], descriptors: &[BorrowedFd<'_>]) {
+    let Ok(client) = Client::connect(path) else { return };
+    for _ in 0..50 {
+        if client.send(octets, descriptors).is_err() {
+            break;
+        }
+    }
+}
+
+/// Median and 95th percentile of how long it takes an honest process to meet itself.
+fn times(daemon: &Daemon) -> [Duration; 2] {
+    let mut all: Vec<Duration> = (0..200)
+        .map(|_| {
+            let began = Instant::now();
+            others_are_served(daemon);
+            began.elapsed()
+        })
+        .collect();
+    all.sort();
+    [all[all.len() / 2], all[all.len() * 95 / 100]]
+}
+
+/// What is measured is how long the daemon keeps others waiting. So the hostile users have the processors when nobody else wants
+/// them.
 #[test]
-fn a_flood_delays_nobody_else() {
+fn hostile_users_delay_nobody_else() {
+    const LATER: Duration = Duration::from_millis(10);
     if !is_root() {
         return;
     }
     let daemon = Daemon::start(&[]);
+    let [alone, _] = times(&daemon);
     let over = AtomicBool::new(false);
     let path = daemon.path();
-    let (mut worst, mut served) = (Duration::ZERO, 0);
+    let begun = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for uid in [61_004, 61_005] {
-            let (over, path) = (&over, &path);
+        for (misdeed, uid) in MISDEEDS.into_iter().zip(61_010..) {
+            let (over, path, begun) = (&over, &path, &begun);
             scope.spawn(move || {
+                rustix::process::setpriority_process(None, 19).unwrap();
                 as_user(uid, || {
-                    let [one, _other] = connection();
+                    misdeed(path);
+                    begun.fetch_add(1, Relaxed);
                     while !over.load(Relaxed) {
-                        let Ok(client) = Client::connect(path) else { continue };
-                        let ask = ASK.emit().unwrap();
-                        // Until the daemon stops to read, or lets go.
-                        for _ in 0..50 {
-                            if client.send(&ask, &[one.as_fd()]).is_err() {
-                                break;
-                            }
-                        }
+                        misdeed(path);
                     }
                 });
             });
         }
         // However this ends.
         let _over = Over(&over);
-        let end = Instant::now() + Duration::from_secs(2);
-        while Instant::now() < end {
-            let began = Instant::now();
+        while begun.load(Relaxed) < MISDEEDS.len() {
             others_are_served(&daemon);
-            (worst, served) = (worst.max(began.elapsed()), served + 1);
         }
+        let [median, most] = times(&daemon);
+        println!("to meet takes {alone:?}, beside hostile users {median:?}, and in 19 of 20 cases up to {most:?}");
+        assert!(median < alone + LATER && most < alone + LATER, "{median:?} and {most:?}, not {alone:?}");
     });
-    println!("{served} meetings beside the flood, the longest within {worst:?}");
+    daemon.finish();
+}
+
+/// A user has as much memory as it may have: there is no more for it, and others have theirs.
+#[test]
+fn memory_is_shared_out() {
+    // Of which a user may have 128 GiB; in each of its pools it is both sides.
+    const POOL: u64 = 64 << 25;
+    const ALL: u64 = (128 << 30) / 2 / POOL * 64 + 64;
+    if !is_root() {
+        return;
+    }
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
+    if limit.maximum.is_some_and(|most| most < 4 * ALL) {
+        return println!("SKIPPED: a process may have too few descriptors");
+    }
+    let daemon = Daemon::start_by(&["prlimit", "--nofile=4096"], &[]);
+    let all = as_user(61_020, || {
+        let client = Client::connect(&daemon.path()).unwrap();
+        let ask = Ask { ring_bytes: 1 << 24, ..ASK };
+        let mut keep = Vec::new();
+        let refused = (0..ALL).any(|_| {
+            let [one, other] = connection();
+            client.ask(ask, &one);
+            assert_eq!(client.answer().unwrap().0.verdict, Verdict::Waiting);
+            client.ask(ask, &other);
+            let verdicts = [client.answer(), client.answer()].map(|it| it.unwrap().0.verdict);
+            keep.push([one, other]);
+            verdicts == [Verdict::Refused(Refusal::Limit); 2]
+        });
+        assert!(refused, "{} connections, and no limit", keep.len());
+        keep
+    });
+    others_are_served(&daemon);
+    drop(all);
     daemon.finish();
 }
 
@@ -281,53 +368,6 @@ fn a_daemon_that_was_killed_is_replaced() {
     daemon.finish();
 }
 
-/// A socket in a network namespace of its own has the addresses of another connection.
-#[test]
-fn mirrored_addresses_of_another_namespace_prove_nothing() {
-    if !is_root() {
-        return;
-    }
-    for arguments in [&[][..], &["--no-bpf"]] {
-        let daemon = Daemon::start(arguments);
-        let [one, other] = connection();
-        let forged = forge(one.local_addr().unwrap(), other.local_addr().unwrap(), [1, 2]);
-        let client = Client::connect(&daemon.path()).unwrap();
-        client.ask(ASK, &one);
-        assert_eq!(client.answer().unwrap().0.verdict, Verdict::Waiting);
-        client.ask(ASK, &forged);
-        let verdict = client.answer().unwrap().0.verdict;
-        assert!(matches!(verdict, Verdict::Refused(Refusal::Elsewhere | Refusal::Unproven)), "{verdict:?}");
-        client.ask(ASK, &other);
-        assert!(matches!(client.answer().unwrap().0.verdict, Verdict::Met { .. }));
-        daemon.finish();
-    }
-}
-
-/// A third socket has the right sequence numbers, made by someone who saw the handshake: none of the three meets another.
-#[test]
-fn a_third_socket_with_the_right_numbers_makes_it_unproven() {
-    if !is_root() {
-        return;
-    }
-    let daemon = Daemon::start(&[]);
-    if !daemon.has_numbers() {
-        return;
-    }
-    let [one, other] = connection();
-    let client = Client::connect(&daemon.path()).unwrap();
-    client.ask(ASK, &one);
-    assert_eq!(client.answer().unwrap().0.verdict, Verdict::Waiting);
-    let [sent, received] = numbers(&other);
-    let forged = forge(one.local_addr().unwrap(), other.local_addr().unwrap(), [sent, received]);
-    for it in [&forged, &other, &one] {
-        client.ask(ASK, it);
-        let verdict = client.answer().unwrap().0.verdict;
-        assert_eq!(verdict, Verdict::Refused(Refusal::Unproven));
-    }
-    others_are_served(&daemon);
-    daemon.finish();
-}
-
 /// Runs this as another user, by a thread of its own.
 fn as_user<R: Send>(uid: u32, what: impl FnOnce() -> R + Send) -> R {
     use rustix::thread::{Gid, Uid, set_thread_gid, set_thread_uid};
@@ -336,69 +376,6 @@ fn as_user<R: Send>(uid: u32, what: impl FnOnce() -> R + Send) -> R {
             set_thread_gid(Gid::from_raw(uid)).unwrap();
             set_thread_uid(Uid::from_raw(uid)).unwrap();
             what()
-        });
-        thread.join().unwrap()
-    })
-}
-
-const TCP_REPAIR: i32 = 19;
-const TCP_REPAIR_QUEUE: i32 = 20;
-const TCP_QUEUE_SEQ: i32 = 21;
-const RECEIVE: u32 = 1;
-const SEND: u32 = 2;
-
-fn set(socket: &impl AsRawFd, name: i32, value: u32) {
-    // SAFETY: four octets, which the kernel reads.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            name,
-            (&raw const value).cast(),
-            size_of::<u32>() as u32,
-        )
-    };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-}
-
-/// The next sequence numbers that a socket sends and receives, which no other test ever uses again.
-fn numbers(socket: &TcpStream) -> [u32; 2] {
-    set(socket, TCP_REPAIR, 1);
-    let numbers = [SEND, RECEIVE].map(|queue| {
-        set(socket, TCP_REPAIR_QUEUE, queue);
-        let (mut value, mut len) = (0u32, size_of::<u32>() as u32);
-        // SAFETY: the kernel writes four octets.
-        let result = unsafe {
-            let at = (&raw mut value).cast();
-            libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, TCP_QUEUE_SEQ, at, &raw mut len)
-        };
-        assert_eq!(result, 0);
-        value
-    });
-    set(socket, TCP_REPAIR, 0);
-    numbers
-}
-
-/// An established socket in a network namespace of its own, with addresses and numbers of one's choice, and nobody at the
-/// other end.
-fn forge(remote: std::net::SocketAddr, local: std::net::SocketAddr, [sent, received]: [u32; 2]) -> TcpStream {
-    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
-    use rustix::thread::{UnshareFlags, unshare_unsafe};
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            // SAFETY: the thread, which is ours, shares memory and descriptors as before.
-            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
-            let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
-            assert!(up.success());
-            let it = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-            set(&it, TCP_REPAIR, 1);
-            for (queue, number) in [(SEND, sent), (RECEIVE, received)] {
-                set(&it, TCP_REPAIR_QUEUE, queue);
-                set(&it, TCP_QUEUE_SEQ, number);
-            }
-            bind(&it, &local).unwrap();
-            connect(&it, &remote).unwrap();
-            TcpStream::from(it)
         });
         thread.join().unwrap()
     })

@@ -6,6 +6,7 @@ mod activation;
 mod actor;
 mod client;
 mod daemon;
+mod forging;
 mod hostile;
 mod namespaces;
 mod policy;

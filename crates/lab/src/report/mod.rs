@@ -101,6 +101,8 @@ fn sections(evidence: &Evidence) -> Vec<Section> {
 fn costs(section: &mut Section, valid: &[&Measurement]) {
     let those: Vec<&Measurement> = valid.iter().copied().filter(|it| it.suite == "setup").collect();
     section.table(suite_table("Connecting, waking, idle connections, start-up", &those));
+    let those: Vec<&Measurement> = valid.iter().copied().filter(|it| it.suite == "broker").collect();
+    section.table(suite_table("Between users, through underpassd", &those));
 }
 
 fn valid(record: &Record) -> Vec<&Measurement> {

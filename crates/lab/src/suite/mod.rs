@@ -1,6 +1,7 @@
 //! The experiments, one file per suite.
 
 pub mod apps;
+pub mod broker;
 pub mod checksum;
 pub mod demo;
 pub mod driver;
@@ -25,6 +26,8 @@ pub enum Suite {
     Setup,
     /// Real servers with their load generators, from Redis to MariaDB, those that are installed.
     Apps,
+    /// What goes through `underpassd`: two users against one, meetings, the daemon at rest.
+    Broker,
     /// The protocol engine: layers of transport over a looped-back link.
     Layers,
     /// Link drivers: AF_XDP and its algorithms, packet sockets and kernel UDP over a veth pair.
@@ -75,6 +78,9 @@ impl Suite {
             setup::add(&mut chosen);
             idle::add(lab, &mut chosen);
             overhead::add(&mut chosen);
+        }
+        if all || self == Suite::Broker {
+            broker::add(lab, &mut chosen, &mut missing);
         }
         if all || self == Suite::Layers {
             layers::add(lab, &mut chosen);

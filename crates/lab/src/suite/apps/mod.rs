@@ -13,11 +13,11 @@ pub(crate) mod load;
 mod mariadb;
 mod memcached;
 mod mosquitto;
-mod nginx;
+pub(super) mod nginx;
 mod php;
 mod postgresql;
 mod python;
-mod redis;
+pub(super) mod redis;
 mod rsync;
 mod zeromq;
 
@@ -59,7 +59,7 @@ pub fn add_popular(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
 const SERVER_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
 
 /// The path of an installed program.
-fn installed(program: &str) -> Option<PathBuf> {
+pub(super) fn installed(program: &str) -> Option<PathBuf> {
     folders().map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
@@ -79,7 +79,11 @@ fn folders() -> impl Iterator<Item = PathBuf> {
 }
 
 /// The paths of all these programs, or says which is missing and what would bring it.
-fn all_installed<const N: usize>(name: &str, programs: [&str; N], package: &str) -> Result<[PathBuf; N], Skipped> {
+pub(super) fn all_installed<const N: usize>(
+    name: &str,
+    programs: [&str; N],
+    package: &str,
+) -> Result<[PathBuf; N], Skipped> {
     let mut paths = Vec::new();
     for program in programs {
         let absent = || skipped(name, format!("{program} is not installed (Debian: apt-get install {package})"));
@@ -102,22 +106,22 @@ fn field<'a>(output: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// A server's folder; gone on drop.
-fn folder() -> Result<TempDir> {
+pub(super) fn folder() -> Result<TempDir> {
     let folder = tempfile::Builder::new().prefix("underpass-server-").tempdir();
     folder.context("no place for a server's folder; TMPDIR names another one")
 }
 
 /// Seconds for which a load generator runs that counts in whole seconds.
-fn seconds(lab: &Lab) -> u32 {
+pub(super) fn seconds(lab: &Lab) -> u32 {
     if lab.quick { 1 } else { 2 }
 }
 
 /// What the first experiment that needs it makes, and all its copies have then.
 #[derive(Debug)]
-struct Shared<T>(Rc<OnceCell<T>>);
+pub(super) struct Shared<T>(Rc<OnceCell<T>>);
 
 impl<T> Shared<T> {
-    fn get_or_make(&self, make: impl FnOnce() -> Result<T>) -> Result<&T> {
+    pub(super) fn get_or_make(&self, make: impl FnOnce() -> Result<T>) -> Result<&T> {
         match self.0.get() {
             Some(made) => Ok(made),
             None => make().map(|made| self.0.get_or_init(|| made)),

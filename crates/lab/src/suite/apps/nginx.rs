@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -23,6 +24,8 @@ use crate::unit::{Unit, counted};
 use crate::witness::Rule;
 
 const GROUP: &str = "nginx";
+/// The user that its workers are where root has started it.
+pub const ACCOUNT: &str = "www-data";
 const FILE: [u8; 1024] = [b'u'; 1024];
 const CONNECTIONS: u32 = 16;
 /// Of clients that wait before they ask again.
@@ -130,9 +133,17 @@ fn serve_file(nginx: &Path, session: &Session, folder: &Path, workers: u32) -> R
 /// # Errors
 /// It cannot be started, or does not listen in time.
 pub fn serve(nginx: &Path, session: &Session, folder: &Path, workers: u32, what: &str) -> Result<(Running, u16)> {
-    let port = free_port()?;
     // Its workers must belong to the same user as the load generator.
     let user = if geteuid().is_root() { "user root;" } else { "" };
+    serve_by(session.command(nginx), folder, workers, user, what)
+}
+
+/// The same by a command of nginx that has no arguments yet, with a directive that names the workers' user.
+///
+/// # Errors
+/// As for [`serve`].
+pub fn serve_by(mut command: Command, folder: &Path, workers: u32, user: &str, what: &str) -> Result<(Running, u16)> {
+    let port = free_port()?;
     let here = folder.display();
     let text = format!(
         "daemon off; {user} worker_processes {workers}; pid {here}/nginx.pid;
@@ -146,7 +157,6 @@ pub fn serve(nginx: &Path, session: &Session, folder: &Path, workers: u32, what:
     );
     let configuration = folder.join("nginx.conf");
     fs::write(&configuration, text)?;
-    let mut command = session.command(nginx);
     command.arg("-p").arg(folder).args(["-e", "stderr", "-c"]).arg(&configuration);
     Ok((Running::serving(&mut command, port, Signal::TERM)?, port))
 }
@@ -163,7 +173,7 @@ fn check_file(port: u16) -> Result<()> {
 }
 
 /// What wrk prints, if every request succeeded.
-fn told(output: &str) -> Result<Told> {
+pub fn told(output: &str) -> Result<Told> {
     for trouble in ["Socket errors:", "Non-2xx or 3xx responses:"] {
         if let Some(what) = field(output, trouble) {
             anyhow::bail!("wrk met {trouble} {what}");

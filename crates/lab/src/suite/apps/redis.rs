@@ -111,7 +111,7 @@ impl Redis {
 }
 
 /// `rps` and `p99_latency_ms` of one test in what redis-benchmark prints as CSV.
-fn result(csv: &str, test: &str) -> Result<[f64; 2]> {
+pub fn result(csv: &str, test: &str) -> Result<[f64; 2]> {
     let fields = |line: &str| line.split(',').map(|field| field.trim_matches('"').to_string()).collect::<Vec<_>>();
     let titles = csv.lines().next().map(fields).unwrap_or_default();
     let line = csv.lines().map(fields).find(|line| line.first().is_some_and(|first| first == test));

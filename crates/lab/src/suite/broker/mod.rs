@@ -1,0 +1,28 @@
+//! What it costs that `underpassd` leads two ends to each other: programs of two users against programs of one, and meeting.
+//!
+//! Only root can take part: it runs programs as users that the system has, and a daemon of its own for them.
+
+mod household;
+mod meeting;
+mod ratio;
+mod rest;
+
+use crate::bench::{Chosen, Lab, skipped};
+use crate::record::Skipped;
+use crate::suite::apps::Shared;
+use household::{Household, Means};
+
+/// Names the experiments, if this process can be several users.
+pub fn add(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
+    let means = match Means::find() {
+        Ok(means) => means,
+        Err(reason) => return missing.push(skipped("what goes through underpassd", reason)),
+    };
+    let household = Shared::default();
+    ratio::add(lab, &means, &household, chosen, missing);
+    meeting::add(&means, &household, chosen);
+    rest::add(lab, &means, &household, chosen);
+}
+
+/// A household that is made when it is first needed.
+type House = Shared<Household>;
