@@ -2,13 +2,16 @@
 //! end does meanwhile.
 #![allow(unsafe_code, reason = "lays a buffer out as the library has it")]
 
-use super::lies::{Ends, PATIENCE, Sent, some_left_unread};
+use super::lies::{Ends, PATIENCE, Sent, send, some_left_unread};
 use super::{Departure, Port, Recipient};
 use crate::kernel;
 use crate::reason::Reason;
+use crate::ring::Record;
+use crate::sync::Relaxed;
 use crate::vector::Cursor;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Instant;
 
 /// The second end hands its socket over in a thread of its own: whether the socket is plain TCP then.
 fn hand_over(it: &Ends) -> mpsc::Receiver<bool> {
@@ -112,4 +115,36 @@ impl Ends {
         assert_eq!(self.port(1).receive(into, libc::MSG_DONTWAIT | libc::MSG_PEEK), Ok(bytes.len()));
         assert!(got[..bytes.len()] == *bytes, "other bytes");
     }
+}
+
+/// A thread sleeps in a receive on the kernel path, and another process of its family is about to leave the ring, when the other end
+/// goes up and down for a doorbell. Fails if `Port::leave_if_read` does not look for the mark: the sleeper takes the doorbell for data.
+#[test]
+fn nothing_is_left_beside_a_sleeper_that_is_being_woken() {
+    let it = Ends::joined(false);
+    let (tell, told) = mpsc::channel();
+    let port = Sent(it.port(1));
+    thread::spawn(move || {
+        let Sent(mut port) = { port };
+        let mut byte = 1u8;
+        let vector = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        // SAFETY: one buffer, writable.
+        let answer = port.receive(unsafe { Cursor::new(&vector, 1) }, 0);
+        tell.send((answer, byte))
+    });
+    let began = Instant::now();
+    while !it.ends[1].reading.lock.is_asleep() {
+        assert!(began.elapsed() < PATIENCE);
+        thread::yield_now();
+    }
+    let sender = it.port(0);
+    assert!(sender.can_wake() && sender.announce_bell());
+    // So long it waits for the sleeper.
+    it.port_of(1, 3).leave_if_read(1);
+    sender.sender().mark(Record::Down(sender.bells_since_up()));
+    sender.end.sending.fast.store(0, Relaxed);
+    sender.end.hold();
+    assert_eq!(kernel::send(sender.fd, &[0]), Ok(1));
+    assert_eq!(send(&sender, b"x"), Ok(1));
+    assert_eq!(told.recv_timeout(PATIENCE), Ok((Ok(1), b'x')));
 }

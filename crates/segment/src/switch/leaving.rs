@@ -6,7 +6,7 @@
 use super::doorbell::BELL_WITHIN_US;
 use super::entering::Beside;
 use super::{Port, micros};
-use crate::clock::{give_way, nap, ticks};
+use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::{Stage, Whereabouts};
 use crate::kernel;
 use crate::ring::Record;
@@ -113,27 +113,42 @@ impl Port<'_> {
 
     /// Leaves the ring for good if everything in it was read.
     pub(super) fn leave_if_read(&self, until: u64) {
-        self.with_all_reading(|beside| {
-            if beside == Beside::Sleeper {
-                // The sleeper has raised the flag and seen the ring empty. Until then a doorbell is what wakes it,
-                // unless it dozes.
-                self.await_bells(beside, self.announced(), until);
-            }
-            let alone = self.may_take(beside);
-            if alone {
-                self.pass_marks();
-            }
-            // The flag was up when the ring was last seen empty. If the sender has not taken it since, it finds with
-            // its next record that this end has left.
-            let waiting = &self.channel.incoming().flags.waiting;
-            let is_up = |flag: Flag| !flag.is_absent() && matches!(flag.raised(), Raised::Alone | Raised::Dozing);
-            let leave = |now| is_up(Flag(now)).then(|| Flag(now).raised_to(LEFT));
-            // A thread that dozes is not woken: it would sleep by a call of the library's, which a filter may be about
-            // to forbid.
-            if (!alone || self.arm(ALONE)) && waiting.fetch_update(SeqCst, Relaxed, leave).is_ok() {
-                self.forget_ring(beside, until);
-            }
-        })
+        let began = ticks();
+        let is_over = || ticks().wrapping_sub(began) > micros(BELL_WITHIN_US) || nanoseconds() > until;
+        // A doorbell is on its way to the sleeper that may come with no other sign than the marks. The sleeper passes these.
+        let is_being_woken = |beside| beside == Beside::Sleeper && self.has_bells_behind_data() && !is_over();
+        let leave = |beside| (!is_being_woken(beside)).then(|| self.leave_if_read_beside(beside, until));
+        while self.with_all_reading(leave).is_none() {
+            nap(50);
+        }
+    }
+
+    fn leave_if_read_beside(&self, beside: Beside, until: u64) {
+        if beside == Beside::Sleeper {
+            // The sleeper has raised the flag and seen the ring empty. Until then a doorbell is what wakes it,
+            // unless it dozes.
+            self.await_bells(beside, self.announced(), until);
+        }
+        let alone = self.may_take(beside);
+        if alone {
+            self.pass_marks();
+        }
+        // The flag was up when the ring was last seen empty. If the sender has not taken it since, it finds with
+        // its next record that this end has left. A mark of going up leaves the flag as it is, and so does the doorbell that may come
+        // behind it.
+        let is_up = |flag: Flag| !flag.is_absent() && matches!(flag.raised(), Raised::Alone | Raised::Dozing);
+        let is_read = |flag| match self.ahead() {
+            Ok(Record::Empty) => is_up(flag),
+            Ok(Record::Down(_)) => is_up(flag) && self.receives_fast(),
+            _ => false,
+        };
+        // A thread that dozes is not woken: it would sleep by a call of the library's, which a filter may be about
+        // to forbid.
+        let left = (!alone || self.arm(ALONE))
+            && kernel::undisturbed(|| self.leave_beside_switch(|flag| is_read(flag).then(|| flag.raised_to(LEFT))));
+        if left {
+            self.forget_ring(beside, until);
+        }
     }
 
     /// Says that this end has left ([`LEFT`]), or is away ([`AWAY`]), if the sender can put on the kernel path what is unread in
@@ -141,6 +156,12 @@ impl Port<'_> {
     ///
     /// [`AWAY`]: crate::words::AWAY
     pub(super) fn leave_what_can_be_given_back(&self, how: u32) -> bool {
+        let can_leave = || self.can_be_given_back() && !self.has_bells_behind_data();
+        self.leave_beside_switch(|flag| can_leave().then_some(flag.0 | how))
+    }
+
+    /// Changes the flag to what `leave` makes of it, if the sender does not switch the path meanwhile.
+    fn leave_beside_switch(&self, leave: impl Fn(Flag) -> Option<u32>) -> bool {
         let Direction { flags, sender, .. } = self.channel.incoming();
         // SeqCst: the reader says that it is about to leave, then looks. A sender that is about to switch the path or
         // to end its direction says so, then looks.
@@ -156,9 +177,7 @@ impl Port<'_> {
             // no doorbell has come meanwhile.
             let word = flags.waiting.load(SeqCst);
             !is_switching()
-                && self.can_be_given_back()
-                && !self.has_bells_behind_data()
-                && flags.waiting.compare_exchange(word, word | how, SeqCst, Relaxed).is_ok()
+                && leave(Flag(word)).is_some_and(|to| flags.waiting.compare_exchange(word, to, SeqCst, Relaxed).is_ok())
         });
         flags.in_kernel.store(before, Release);
         left
