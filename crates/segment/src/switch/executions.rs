@@ -9,6 +9,7 @@ use crate::reason::Reason;
 use crate::ring::Record;
 use crate::sync::Relaxed;
 use crate::vector::Cursor;
+use std::io::Read;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
@@ -147,4 +148,20 @@ fn nothing_is_left_beside_a_sleeper_that_is_being_woken() {
     assert_eq!(kernel::send(sender.fd, &[0]), Ok(1));
     assert_eq!(send(&sender, b"x"), Ok(1));
     assert_eq!(told.recv_timeout(PATIENCE), Ok((Ok(1), b'x')));
+}
+
+/// One end hands its socket over, and tells the other of it by a doorbell, when the other is just about to be closed. Fails if
+/// `Port::prepare_to_close` does not refuse doorbells: that socket's kernel would answer its close with a reset.
+#[test]
+fn an_end_that_is_about_to_be_closed_is_told_of_nothing() {
+    for fast in [true, false] {
+        let it = Ends::joined(fast);
+        let (sender, reader) = (it.port(0), it.port(1));
+        reader.prepare_to_close(true);
+        sender.go_down_for_now(Reason::Inherited, true);
+        assert_eq!(kernel::inq(reader.fd), Ok(0));
+        let Ends { sockets: [mut mine, others], .. } = it;
+        drop(others);
+        assert_eq!(mine.read(&mut [0; 9]).unwrap(), 0);
+    }
 }
