@@ -272,11 +272,20 @@ size_t receive_all(int fd, void *bytes, size_t count) {
     return done;
 }
 
+/* Whether the other side's kernel was asked for room and had none. Before, a part of its window may be left that is too small for a
+ * segment: after 200 ms that is filled, and there is room for one more here. */
+static bool has_asked_in_vain(int fd) {
+    struct tcp_info about;
+    socklen_t size = sizeof(about);
+    MUST(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &about, &size));
+    return about.tcpi_backoff > 0 && about.tcpi_unacked == 0;
+}
+
 size_t stuff(int fd, uint64_t seed) {
     static char block[16 * KIB];
     size_t total = 0;
     /* Full only when it still is after the last delayed acknowledgement (40 ms). */
-    for (int refusals = 0; refusals < 8;) {
+    for (int refusals = 0; refusals < 8 || !has_asked_in_vain(fd);) {
         fill(block, sizeof(block), seed, total);
         ssize_t sent = send(fd, block, sizeof(block), MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent > 0) {

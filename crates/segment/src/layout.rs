@@ -7,7 +7,7 @@
 use crate::sync::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 
 /// Raised when the meaning of a shared word changes and its place does not.
-const PROTOCOL: u64 = 2;
+const PROTOCOL: u64 = 3;
 
 /// A type whose layout has a mark.
 pub trait LaidOut {

@@ -73,6 +73,10 @@ const MOST_AHEAD: [u64; 2] = [32, 256];
 /// Most lines of a record that are handed over: of more, the reader has the first before the last is written.
 const MOST_HANDED_OVER: u64 = 32;
 
+/// Header of a mark of going down that the reader has not come to, and of one that it passes: the sender takes back only the first.
+const DOWN_AHEAD: u64 = header(DOWN, HEADER);
+const DOWN_PASSED: u64 = header(DOWN, 0);
+
 const fn header(kind: u64, len: u64) -> u64 {
     kind << 56 | len
 }
@@ -198,9 +202,9 @@ impl Ring {
             }
             SKIP => Ok(Record::Skip),
             PAD if len.is_multiple_of(8) && len >= HEADER && len <= lap => Ok(Record::Pad(len)),
-            UP | DOWN if lap >= 16 => {
-                let value = self.word(position + HEADER).load(Relaxed);
-                Ok(if kind == UP { Record::Up(value) } else { Record::Down(value) })
+            UP if len == HEADER && lap >= 2 * HEADER => Ok(Record::Up(self.word(position + HEADER).load(Relaxed))),
+            DOWN if (word == DOWN_AHEAD || word == DOWN_PASSED) && lap >= 2 * HEADER => {
+                Ok(Record::Down(self.word(position + HEADER).load(Relaxed)))
             }
             _ => Err(Fault),
         }
@@ -218,6 +222,12 @@ impl Ring {
             self.word(position + HEADER + round8(len)).store(header(PAD, over), Relaxed);
         }
         header(DATA, len)
+    }
+
+    /// The reader is about to pass the mark of going down at `position`. False if the sender has taken the mark back.
+    pub fn pass_down(&self, position: u64) -> bool {
+        let word = self.word(position).compare_exchange(DOWN_AHEAD, DOWN_PASSED, SeqCst, Acquire);
+        matches!(word, Ok(_) | Err(DOWN_PASSED))
     }
 
     /// Position behind `record`, which lies at `position`.
@@ -492,6 +502,14 @@ impl Sender<'_> {
     /// [`Fault`] when the reader has written over it.
     pub fn last(&self) -> Result<Record, Fault> {
         self.ring.record(self.hole[0].load(Relaxed))
+    }
+
+    /// Takes back a mark of going down behind which nothing was put. False if the reader passes it.
+    pub fn take_mark_back(&self) -> bool {
+        let at = self.hole[0].load(Relaxed);
+        let is_last = step(at, 2 * HEADER) == self.tail.load(Relaxed);
+        let filler = header(PAD, 2 * HEADER);
+        is_last && self.ring.word(at).compare_exchange(DOWN_AHEAD, filler, SeqCst, Relaxed).is_ok()
     }
 
     /// Closes the hole that a killed writer left: nothing of it was published.

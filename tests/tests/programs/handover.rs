@@ -8,7 +8,7 @@ use std::time::Duration;
 use underpass_tests::apart::apart;
 use underpass_tests::library::{self, AT_ONCE, is_kernel_only};
 use underpass_tests::net::free_port;
-use underpass_tests::stage::{Stage, compile, copy_program, fixture, skip};
+use underpass_tests::stage::{Stage, compile, copy_program, find, fixture, skip};
 
 /// What the client does while the server hands its connections over.
 const STATES: [&str; 6] = ["idle", "silent", "sending", "sent", "full", "elsewhere"];
@@ -569,6 +569,22 @@ fn an_image_that_begins_late_reads_what_its_other_end_has_left_or_is_reset() {
         let said = group.succeed(LIMIT);
         // Behind what the loader says of the FIFO.
         assert_eq!(said.split_whitespace().last(), Some(outcome), "{how}: {said}");
+    }
+    stage.finish();
+}
+
+/// An image that gets no processor between attaching the table of ends, in which it counts itself, and the memory that the unread bytes
+/// lie in, its third segment: strace(1) holds it up there. Fails if who has spawned it does not wait until it has both.
+#[test]
+fn an_image_that_has_half_come_is_awaited() {
+    let Some(stage) = Stage::with(&["python3", "strace"]) else { return };
+    let (program, python) = (fixture("late.py"), find("python3").expect("it is installed"));
+    for how in ["ends", "closes-and-ends"] {
+        let fifo = stage.path(how);
+        let options = ["-f", "-o", "/dev/null", "-e", "trace=shmat", "-e", "inject=shmat:delay_enter=300000:when=3+"];
+        let words = [python.to_str().unwrap(), program.to_str().unwrap(), fifo.to_str().unwrap(), "0", how];
+        let said = stage.start(stage.tuned("strace", [&options[..], &words].concat(), AT_ONCE)).succeed(LIMIT);
+        assert_eq!(said.split_whitespace().last(), Some("whole"), "{how}: {said}");
     }
     stage.finish();
 }

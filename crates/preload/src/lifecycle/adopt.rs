@@ -254,9 +254,6 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
         // Under another number.
         family.end(index).owners.leave();
     }
-    if carried.member.is_none() {
-        family.end(index).owners.take_up_loan();
-    }
     handle.begin();
     if !is_known {
         after_execution(handle, family.end(index), carried.counted, carried.member.is_some());
@@ -267,6 +264,10 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
     // Whoever handed it on may be gone before it is used here.
     if connection.end.stage() == Stage::Joined {
         connection.go_on(carried.left_behind);
+    }
+    if carried.member.is_none() {
+        // Only now: who has lent it keeps the channel until then.
+        connection.end.owners.take_up_loan();
     }
     connection.mind_stdio();
     Some(index)

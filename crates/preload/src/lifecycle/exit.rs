@@ -88,9 +88,10 @@ fn await_claims(family: &'static Family, deadline: u64) {
         let now = clock::nanoseconds();
         unclaimed::take_each(|index, it| {
             let (owners, until) = (&family.end(index).owners, it.until.load(Acquire));
-            let is_awaited = !owners.are_any() && owners.lent_until() == until;
-            let is_lost = || Connection::at(family, index, -1).is_lost_with_process();
-            if is_awaited && (now < deadline || now < until && is_lost()) {
+            let connection = Connection::at(family, index, -1);
+            let is_lost = || connection.is_lost_with_process();
+            let is_on_its_way = || !owners.are_any() && (now < deadline || now < until && is_lost());
+            if owners.lent_until() == until && (is_on_its_way() || connection.has_half_come(0)) {
                 unclaimed::enlist(index);
                 waits = true;
             }

@@ -18,16 +18,22 @@ pub fn images_awaited_until() -> u64 {
 impl Connection {
     /// Awaits a program image that is on its way, if nobody else has the connection.
     pub fn await_heir(&self, deadline: u64) {
+        let is_waited_for = || {
+            self.is_last() && (clock::nanoseconds() < deadline || self.is_lost_with_process()) || self.has_half_come(1)
+        };
         if self.is_last() && self.is_awaited() {
             // Until it is there, nobody reads the ring.
             self.go_away();
-            while self.is_last()
-                && self.is_awaited()
-                && (clock::nanoseconds() < deadline || self.is_lost_with_process())
-            {
-                clock::nap(200);
-            }
         }
+        while self.is_awaited() && is_waited_for() {
+            clock::nap(200);
+        }
+    }
+
+    /// Whether an image that is on its way has come for the connection, of which this process counts as `mine`, and not for its channel
+    /// yet, in which something lies that would go with this process.
+    pub fn has_half_come(&self, mine: u32) -> bool {
+        self.end.owners.count() > mine && self.is_awaited() && self.company() == Some(1) && self.has_lost_unread()
     }
 
     /// Whether something lies unread in the ring that its sender cannot put on the kernel path, or that this process alone has.

@@ -10,6 +10,7 @@ use super::Port;
 use super::entering::Beside;
 use crate::end::{End, Whereabouts};
 use crate::kernel;
+use crate::lock::Entered;
 use crate::reason::Reason;
 use crate::ring::{self, Place, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
@@ -97,11 +98,39 @@ impl Port<'_> {
         let lock = &self.end.reading.lock;
         let entered = lock.enter(self.me);
         if self.end.is_away() {
+            // This comes first: who finds that this end is back finds no mark that it takes back.
+            self.take_mark_back();
             self.read_on();
         }
         // This comes second: what is to be repaired depends on where this end reads.
         self.repair_after(entered);
         lock.exit(entered);
+    }
+
+    /// This end went down when it went away. If the other end has not passed that mark, and nothing was sent on the kernel path since,
+    /// the stream goes on in the ring, as if this end had not gone down: otherwise what lies before the mark could not be put on the
+    /// kernel path any more, behind which the stream would go on.
+    fn take_mark_back(&self) {
+        let sending = &self.end.sending;
+        let entered = self.enter_sending();
+        let goes_on = entered != Entered::Nested
+            && !self.sends_fast()
+            && !self.end.sends_by_kernel()
+            && self.channel.outgoing().flags.want_down.load(Relaxed) == 0
+            && sending.kernel_sends.load(Acquire) == 0;
+        if goes_on {
+            let switching = &self.channel.outgoing().sender.switching;
+            switching.swap(1, SeqCst);
+            if self.given_since() == Some(0) {
+                // This comes first: if this process is killed in between, the mark says that the direction is down.
+                sending.fast.store(1, Relaxed);
+                if !self.sender().take_mark_back() {
+                    sending.fast.store(0, Relaxed);
+                }
+            }
+            switching.store(0, Release);
+        }
+        sending.lock.exit(entered);
     }
 
     fn read_on(&self) {

@@ -85,6 +85,13 @@ impl Port<'_> {
 
     fn await_last_bells(&self, last: bool) {
         let reading = &self.end.reading;
+        // Nobody comes for the end any more, who would want doorbells.
+        let ends = last && !self.end.owners.is_lent();
+        if ends {
+            // From now on none is sent, but for one that was announced before.
+            self.refuse_bells();
+            self.pass_marks();
+        }
         let is_anothers = !last && reading.resting.number() > ALONE;
         if self.receives_fast() && (self.has_something() || is_anothers) {
             return;
@@ -93,12 +100,15 @@ impl Port<'_> {
             self.quit_group();
         }
         if self.receives_fast() && last {
-            // From now on no doorbell is sent, but for one that is on its way.
             let waiting = &self.channel.incoming().flags.waiting;
             wake_dozers(waiting, waiting.fetch_and(ABSENT | GIVING | GIVEN, AcqRel));
             reading.armed.store(0, Relaxed);
         }
         self.await_last(|| {
+            if ends {
+                // A doorbell that tells of a mark is announced before the mark is there.
+                self.pass_marks();
+            }
             if self.receives_fast() {
                 if last {
                     self.clear_bells()

@@ -48,7 +48,7 @@ impl Port<'_> {
             Recipient::Unsure if self.can_wake() => self.leave(Leave::IfGivenBack, u64::MAX),
             Recipient::Unsure => LeftRing::No,
             Recipient::Beside | Recipient::Alone if self.leaves_to_sleeper() => LeftRing::No,
-            Recipient::Beside => self.leave(Leave::IfGivenBack, u64::MAX),
+            Recipient::Beside => self.leave(Leave::OnceGivenBack, u64::MAX),
             Recipient::Alone => self.leave(Leave::UnlessLost, u64::MAX),
         };
         if left == LeftRing::No {

@@ -6,15 +6,18 @@
 use super::doorbell::BELL_WITHIN_US;
 use super::entering::Beside;
 use super::{Port, micros};
-use crate::clock::{give_way, nap, ticks};
+use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::{Stage, Whereabouts};
 use crate::kernel;
 use crate::ring::Record;
 use crate::sync::{Relaxed, Release, SeqCst, fence};
-use crate::words::{ALONE, Direction, Flag, LEAVING, LEFT, Raised};
+use crate::words::{ALONE, Direction, Flag, LEAVING, LEFT, Presence, Raised};
 
 /// A sender that is about to switch its path has done so within this time, if it is neither stopped nor killed.
 const SWITCHED_WITHIN_US: u64 = 100_000;
+
+/// An image has begun to run within this time. Beside heavy load one has begun after 6.5 s.
+const IMAGE_WITHIN_US: u64 = 20_000_000;
 
 /// What has become of a ring that its reader was to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +42,9 @@ impl LeftRing {
 pub(super) enum Leave {
     /// If its sender can put on the kernel path what is unread.
     IfGivenBack,
-    /// Unless its sender never can.
+    /// The same once the image is there that the sender's process is about to execute.
+    OnceGivenBack,
+    /// Unless its sender never can, nor an image of it.
     UnlessLost,
 }
 
@@ -48,15 +53,19 @@ impl Port<'_> {
     /// its way then, and the sender puts on the kernel path what it finds unread.
     pub(super) fn leave(&self, how: Leave, until: u64) -> LeftRing {
         let began = ticks();
+        let within = |us| ticks().wrapping_sub(began) < micros(us);
         // A thread that sleeps in a receive takes the doorbell that comes with the mark of going up, and comes to the
         // ring, if it may wake.
         let comes_to_ring = |beside| {
             beside == Beside::Sleeper
                 && how == Leave::UnlessLost
                 && self.has_bells_behind_data()
-                && ticks().wrapping_sub(began) < micros(BELL_WITHIN_US)
+                && within(BELL_WITHIN_US)
         };
-        let leave = |beside| (!comes_to_ring(beside)).then(|| self.leave_beside(beside, how, until));
+        let awaits_image = || how != Leave::IfGivenBack && within(IMAGE_WITHIN_US);
+        let leave = |beside| {
+            if comes_to_ring(beside) { None } else { self.leave_beside(beside, how, until, awaits_image()) }
+        };
         loop {
             if let Some(left) = self.with_all_reading(leave) {
                 return left;
@@ -65,18 +74,24 @@ impl Port<'_> {
         }
     }
 
-    fn leave_beside(&self, beside: Beside, how: Leave, until: u64) -> LeftRing {
+    /// `None`: the other end has gone down behind what is unread since it executes an image, which may take the mark back. This is
+    /// said while `awaits_image`.
+    fn leave_beside(&self, beside: Beside, how: Leave, until: u64, awaits_image: bool) -> Option<LeftRing> {
         let flags = &self.channel.incoming().flags;
         if self.is_absent() {
-            return LeftRing::Empty;
+            return Some(LeftRing::Empty);
         }
         if self.may_take(beside) {
             self.pass_marks();
         }
         flags.consumed.store(self.place().consumed as u32, Relaxed);
         if !kernel::undisturbed(|| self.leave_what_can_be_given_back(LEFT)) {
+            if awaits_image && self.may_be_given_back_by_image() {
+                flags.consumed.store(0, Relaxed);
+                return None;
+            }
             let is_lost = self.can_never_be_given_back() || self.has_bells_behind_data();
-            if how == Leave::IfGivenBack || is_lost {
+            if how != Leave::UnlessLost || is_lost {
                 // If the reader leaves later, then at the beginning of a record.
                 flags.consumed.store(0, Relaxed);
                 if how == Leave::UnlessLost {
@@ -84,7 +99,7 @@ impl Port<'_> {
                     // a gap: other threads until the new image is there, or this one if the image never comes.
                     self.await_bells(beside, self.refuse_bells(), until);
                 }
-                return LeftRing::No;
+                return Some(LeftRing::No);
             }
             flags.waiting.fetch_or(LEFT, SeqCst);
         }
@@ -93,32 +108,47 @@ impl Port<'_> {
         self.forget_ring(beside, until);
         // This comes last: a sender that goes down by itself does so behind what is unread.
         flags.want_down.store(1, Release);
-        LeftRing::with(unread)
+        Some(LeftRing::with(unread))
     }
 
     /// Leaves the ring for good if everything in it was read.
     pub(super) fn leave_if_read(&self, until: u64) {
-        self.with_all_reading(|beside| {
-            if beside == Beside::Sleeper {
-                // The sleeper has raised the flag and seen the ring empty. Until then a doorbell is what wakes it,
-                // unless it dozes.
-                self.await_bells(beside, self.announced(), until);
-            }
-            let alone = self.may_take(beside);
-            if alone {
-                self.pass_marks();
-            }
-            // The flag was up when the ring was last seen empty. If the sender has not taken it since, it finds with
-            // its next record that this end has left.
-            let waiting = &self.channel.incoming().flags.waiting;
-            let is_up = |flag: Flag| !flag.is_absent() && matches!(flag.raised(), Raised::Alone | Raised::Dozing);
-            let leave = |now| is_up(Flag(now)).then(|| Flag(now).raised_to(LEFT));
-            // A thread that dozes is not woken: it would sleep by a call of the library's, which a filter may be about
-            // to forbid.
-            if (!alone || self.arm(ALONE)) && waiting.fetch_update(SeqCst, Relaxed, leave).is_ok() {
-                self.forget_ring(beside, until);
-            }
-        })
+        let began = ticks();
+        let is_over = || ticks().wrapping_sub(began) > micros(BELL_WITHIN_US) || nanoseconds() > until;
+        // A doorbell is on its way to the sleeper that may come with no other sign than the marks. The sleeper passes these.
+        let is_being_woken = |beside| beside == Beside::Sleeper && self.has_bells_behind_data() && !is_over();
+        let leave = |beside| (!is_being_woken(beside)).then(|| self.leave_if_read_beside(beside, until));
+        while self.with_all_reading(leave).is_none() {
+            nap(50);
+        }
+    }
+
+    fn leave_if_read_beside(&self, beside: Beside, until: u64) {
+        if beside == Beside::Sleeper {
+            // The sleeper has raised the flag and seen the ring empty. Until then a doorbell is what wakes it,
+            // unless it dozes.
+            self.await_bells(beside, self.announced(), until);
+        }
+        let alone = self.may_take(beside);
+        if alone {
+            self.pass_marks();
+        }
+        // The flag was up when the ring was last seen empty. If the sender has not taken it since, it finds with
+        // its next record that this end has left. A mark of going up leaves the flag as it is, and so does the doorbell that may come
+        // behind it.
+        let is_up = |flag: Flag| !flag.is_absent() && matches!(flag.raised(), Raised::Alone | Raised::Dozing);
+        let is_read = |flag| match self.ahead() {
+            Ok(Record::Empty) => is_up(flag),
+            Ok(Record::Down(_)) => is_up(flag) && self.receives_fast(),
+            _ => false,
+        };
+        // A thread that dozes is not woken: it would sleep by a call of the library's, which a filter may be about
+        // to forbid.
+        let left = (!alone || self.arm(ALONE))
+            && kernel::undisturbed(|| self.leave_beside_switch(|flag| is_read(flag).then(|| flag.raised_to(LEFT))));
+        if left {
+            self.forget_ring(beside, until);
+        }
     }
 
     /// Says that this end has left ([`LEFT`]), or is away ([`AWAY`]), if the sender can put on the kernel path what is unread in
@@ -126,6 +156,12 @@ impl Port<'_> {
     ///
     /// [`AWAY`]: crate::words::AWAY
     pub(super) fn leave_what_can_be_given_back(&self, how: u32) -> bool {
+        let can_leave = || self.can_be_given_back() && !self.has_bells_behind_data();
+        self.leave_beside_switch(|flag| can_leave().then_some(flag.0 | how))
+    }
+
+    /// Changes the flag to what `leave` makes of it, if the sender does not switch the path meanwhile.
+    fn leave_beside_switch(&self, leave: impl Fn(Flag) -> Option<u32>) -> bool {
         let Direction { flags, sender, .. } = self.channel.incoming();
         // SeqCst: the reader says that it is about to leave, then looks. A sender that is about to switch the path or
         // to end its direction says so, then looks.
@@ -141,9 +177,7 @@ impl Port<'_> {
             // no doorbell has come meanwhile.
             let word = flags.waiting.load(SeqCst);
             !is_switching()
-                && self.can_be_given_back()
-                && !self.has_bells_behind_data()
-                && flags.waiting.compare_exchange(word, word | how, SeqCst, Relaxed).is_ok()
+                && leave(Flag(word)).is_some_and(|to| flags.waiting.compare_exchange(word, to, SeqCst, Relaxed).is_ok())
         });
         flags.in_kernel.store(before, Release);
         left
@@ -153,21 +187,41 @@ impl Port<'_> {
     /// its direction.
     fn can_be_given_back(&self) -> bool {
         let Ok((at, record)) = self.front() else { return false };
-        let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
-        matches!(record, Record::Empty)
-            || self.down_behind(behind).is_none()
-                && self.channel.incoming().sender.ended.load(SeqCst) == 0
-                && !self.has_ended()
+        matches!(record, Record::Empty) || !self.is_before_down(at, record) && !self.sender_has_ended()
     }
 
     /// Whether the sender can never put on the kernel path what is unread: it has gone down behind that, or has ended
     /// its direction. A sender that is about to end it may still be able to, and is not waited for.
     fn can_never_be_given_back(&self) -> bool {
         self.front().is_ok_and(|(at, record)| {
-            let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
-            let has_ended = || self.channel.incoming().sender.ended.load(SeqCst) != 0 || self.has_ended();
-            !matches!(record, Record::Empty | Record::Down(_)) && (self.down_behind(behind).is_some() || has_ended())
+            !matches!(record, Record::Empty | Record::Down(_))
+                && (self.is_before_down(at, record) || self.sender_has_ended())
         })
+    }
+
+    /// Whether the sender has gone down behind `record`, which lies at `at`.
+    fn is_before_down(&self, at: u64, record: Record) -> bool {
+        let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
+        self.down_behind(behind).is_some()
+    }
+
+    fn sender_has_ended(&self) -> bool {
+        self.channel.incoming().sender.ended.load(SeqCst) != 0 || self.has_ended()
+    }
+
+    /// Whether the sender has gone down behind what is unread because its process executes an image, which takes the mark back if it
+    /// comes (see [`Port::go_away`]).
+    fn may_be_given_back_by_image(&self) -> bool {
+        let is_before_down = || self.front().is_ok_and(|(at, record)| self.is_before_down(at, record));
+        // In this order: the sender is away when it goes down, and is back only once it has taken the mark back.
+        !self.sender_has_ended() && is_before_down() && (self.other_is_to_return() || !is_before_down())
+    }
+
+    /// Whether the other end is away until an image comes. One that was passed over a Unix socket is away for good, perhaps.
+    fn other_is_to_return(&self) -> bool {
+        let flags = &self.channel.outgoing().flags;
+        let presence = Flag(flags.waiting.load(SeqCst)).presence();
+        !matches!(presence, Presence::Here | Presence::Left) && flags.want_down.load(SeqCst) == 0
     }
 
     /// Whether a doorbell lies, or may come to lie, behind data that was sent on the kernel path before the direction

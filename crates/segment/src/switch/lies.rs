@@ -98,12 +98,12 @@ impl Ends {
     }
 
     /// The first end sends all of `bytes`, by whichever path.
-    fn send(&self, bytes: &[u8]) -> Answer {
+    pub(super) fn send(&self, bytes: &[u8]) -> Answer {
         send(&self.port(0), bytes)
     }
 
     /// What the second end's kernel has to read, which is `bytes` and nothing else.
-    fn assert_kernel_has(&self, bytes: &[u8]) {
+    pub(super) fn assert_kernel_has(&self, bytes: &[u8]) {
         let mut got = vec![0; bytes.len()];
         (&self.sockets[1]).read_exact(&mut got).unwrap();
         assert!(got == bytes, "{} bytes are others", got.iter().zip(bytes).filter(|(a, b)| a != b).count());
@@ -111,7 +111,7 @@ impl Ends {
     }
 
     /// What the second end receives at once is `bytes`, or more.
-    fn assert_receives(&self, bytes: &[u8]) {
+    pub(super) fn assert_receives(&self, bytes: &[u8]) {
         let mut got = vec![0u8; bytes.len()];
         let vector = libc::iovec { iov_base: got.as_mut_ptr().cast(), iov_len: got.len() };
         // SAFETY: one buffer, writable.
@@ -220,7 +220,7 @@ fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
 }
 
 /// Some records, one of which the reader has read in part.
-fn some_left_unread() -> (Ends, Vec<u8>) {
+pub(super) fn some_left_unread() -> (Ends, Vec<u8>) {
     let it = Ends::joined(true);
     let all: Vec<u8> = (0..20_000u32).map(|n| (n * 7 / 3) as u8).collect();
     for piece in all.chunks(4500) {

@@ -65,14 +65,15 @@ impl Port<'_> {
         })
     }
 
-    /// Passes the mark of going down that lies next, unless a signal handler of this thread has.
+    /// Passes the mark of going down that lies next, unless a signal handler of this thread has, or the sender has taken it back.
     pub(super) fn pass_down(&self) -> Result<(), Fault> {
-        kernel::undisturbed(|| match self.front_from(self.place().head)? {
-            (head, Record::Down(bells)) if self.receives_fast() => {
+        kernel::undisturbed(|| {
+            if let (head, Record::Down(bells)) = self.front_from(self.place().head)?
+                && self.receives_fast()
+            {
                 self.enter_kernel(head, bells);
-                Ok(())
             }
-            _ => Ok(()),
+            Ok(())
         })
     }
 
@@ -89,11 +90,15 @@ impl Port<'_> {
         self.end.note_received_fast();
     }
 
-    /// Passes the mark of going down at `head`: `bells` doorbells come before the data in the kernel.
+    /// Passes the mark of going down at `head`, unless the sender has taken it back: `bells` doorbells come before the data in the
+    /// kernel.
     pub(super) fn enter_kernel(&self, head: u64, bells: u64) {
         let reading = &self.end.reading;
-        let taken = self.bells_taken();
         let ring = self.incoming();
+        if !ring.pass_down(head) {
+            return;
+        }
+        let taken = self.bells_taken();
         if let Some(data) = taken.checked_sub(bells).filter(|&n| n > 0) {
             // What is not kept was taken by a receive of another thread, which an execution of a program ended. It
             // belongs to that receive.

@@ -17,6 +17,8 @@ mod doorbell;
 mod doze;
 mod ending;
 mod entering;
+#[cfg(all(test, not(loom)))]
+mod executions;
 mod failure;
 mod flag;
 mod give;

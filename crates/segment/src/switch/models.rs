@@ -4,7 +4,7 @@
 #![allow(unsafe_code, reason = "lays ends and buffers out as the library has them")]
 
 use super::leaving::Leave;
-use super::{AGAIN, Dozed, Port, Waiting};
+use super::{AGAIN, Departure, Dozed, Port, Waiting};
 use crate::channel::{Pool, Shape, Side};
 use crate::end::{End, Stage};
 use crate::kernel;
@@ -259,6 +259,27 @@ fn bytes_keep_their_order_where_a_connection_is_held_again_and_again() {
         port.say(b"c");
         port.end.hold();
         port.say(b"d");
+    };
+    both(1, true, sends, receives);
+}
+
+/// A sender goes away for a moment, as for an execution, and takes its mark of going down back if the reader has not passed it. Fails
+/// if `Ring::pass_down` lets the reader pass a mark that was taken back: then it awaits what goes into the ring by the kernel.
+#[test]
+fn bytes_keep_their_order_where_a_mark_is_taken_back() {
+    let receives = |port: &mut Port<'_>| {
+        let mut heard = vec![];
+        while heard.len() < 3 {
+            heard.extend(port.hear(8));
+        }
+        assert_eq!(heard, b"abc");
+    };
+    let sends = |port: &mut Port<'_>| {
+        port.say(b"a");
+        assert_eq!(port.go_away(|| true), Departure::Gone);
+        port.come_back();
+        port.say(b"b");
+        port.say(b"c");
     };
     both(1, true, sends, receives);
 }

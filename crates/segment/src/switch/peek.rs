@@ -27,8 +27,10 @@ impl Port<'_> {
                 if let Some((down, bells)) = self.down_behind(place.head)
                     && ring::unread(&ring, place) == Ok((into.taken() - before) as u64)
                 {
+                    let seen = *into;
                     let head = ring.behind(down, Record::Down(bells));
                     self.peek_kernel(into, (beginning, before), head, bells);
+                    self.unless_taken_back(down, into, seen);
                 }
             }
             return into.taken() - before;
@@ -44,10 +46,20 @@ impl Port<'_> {
         if early > kept || early > into.left() {
             return 0;
         }
+        let seen = *into;
         self.copy_held(into, early, early);
         let head = ring.behind(down, Record::Down(bells));
         self.peek_kernel(into, (beginning, 0), head, bells.saturating_sub(taken));
+        self.unless_taken_back(down, into, seen);
         into.taken() - before
+    }
+
+    /// If the sender has taken the mark at `down` back meanwhile, what was seen behind it may be doorbells: the look ends where it was
+    /// when it had `seen` what comes before the mark.
+    fn unless_taken_back(&self, down: u64, into: &mut Cursor, seen: Cursor) {
+        if !matches!(self.incoming().record(down), Ok(Record::Down(_))) {
+            *into = seen;
+        }
     }
 
     /// Looks at the kernel path, behind `before` bytes, which the look that began at `beginning` has seen, and `bells`

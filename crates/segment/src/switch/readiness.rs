@@ -199,8 +199,12 @@ impl Port<'_> {
             (before, taken) = (discard.saturating_add(in_kernel), 0);
         }
         total += ring::unread(&ring, place).unwrap_or(0);
-        let Some((_, bells)) = self.down_behind(place.head) else { return total };
+        let Some((down, bells)) = self.down_behind(place.head) else { return total };
         let queued = u64::from(kernel::inq(self.fd).unwrap_or(0));
+        if !matches!(ring.record(down), Ok(Record::Down(_))) {
+            // The sender has taken the mark back: what lies in the kernel is doorbells.
+            return total;
+        }
         total + queued.saturating_sub(before).saturating_sub(bells.saturating_sub(taken))
     }
 

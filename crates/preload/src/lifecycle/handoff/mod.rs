@@ -288,7 +288,12 @@ fn fill_parcel(parcel: &mut Parcel, locked: &mut LockedEnds, family: &'static Fa
         let left_behind = connection.go_away();
         let is_joined = connection.end.stage() == Stage::Joined;
         if left_behind.is_none() && !is_sure && is_joined && connection.is_last() {
-            connection.hand_over_or_reset(Reason::Inherited);
+            // An end of this very process is away until the image is there, which would be awaited here.
+            if connection.other_end().is_some_and(|it| it.end.is_away()) {
+                connection.reset();
+            } else {
+                connection.hand_over_or_reset(Reason::Inherited);
+            }
             return;
         }
         if holds {
