@@ -281,11 +281,11 @@ static bool has_asked_in_vain(int fd) {
     return about.tcpi_backoff > 0 && about.tcpi_unacked == 0;
 }
 
-size_t stuff(int fd, uint64_t seed) {
+/* Sends until that has been refused so often in a row, 15 ms apart, and `enough` says that this will do. */
+static size_t stuff_until(int fd, uint64_t seed, int refusals_enough, bool (*enough)(int fd)) {
     static char block[16 * KIB];
     size_t total = 0;
-    /* Full only when it still is after the last delayed acknowledgement (40 ms). */
-    for (int refusals = 0; refusals < 8 || !has_asked_in_vain(fd);) {
+    for (int refusals = 0; refusals < refusals_enough || (enough && !enough(fd));) {
         fill(block, sizeof(block), seed, total);
         ssize_t sent = send(fd, block, sizeof(block), MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent > 0) {
@@ -299,6 +299,11 @@ size_t stuff(int fd, uint64_t seed) {
     }
     return total;
 }
+
+/* Full only when it still is after the last delayed acknowledgement (40 ms). */
+size_t stuff(int fd, uint64_t seed) { return stuff_until(fd, seed, 8, NULL); }
+
+size_t stuff_for_good(int fd, uint64_t seed) { return stuff_until(fd, seed, 8, has_asked_in_vain); }
 
 /* Conditions */
 

@@ -101,6 +101,8 @@ size_t receive_all(int fd, void *bytes, size_t count);
 void echo_until_end(struct side *side);
 /* Takes a nonblocking socket to where a send would block; returns how much it took. */
 size_t stuff(int fd, uint64_t seed);
+/* The same of a socket whose other side has as much memory as window: no room comes any more. It takes half a second. */
+size_t stuff_for_good(int fd, uint64_t seed);
 
 /* Conditions. */
 void await_bytes(int fd, int count); /* FIONREAD reports at least count */

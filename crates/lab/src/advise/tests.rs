@@ -68,7 +68,7 @@ fn what_scatters_is_not_sure() {
     assert_eq!((wild, choice.as_str()), (Verdict::NotDistinguishable, "in line"));
     let (promising, choice, text) = verdict(&[0.6e9, 1.3e9, 2e9]);
     assert_eq!((promising, choice.as_str()), (Verdict::LikelyBetter, "thread"));
-    assert!(text.contains("thread, likely better, but not surely: 1.30 times the throughput (0.6"), "{text}");
+    assert!(text.contains("thread, likely better, but not surely: 1.30 times the throughput (0.5"), "{text}");
 }
 
 /// A way that may be the best, and as well be worse, does not stand in the way of one that surely gains.
