@@ -161,6 +161,15 @@ impl Household {
         Ok(self.command(session, copy, user))
     }
 
+    /// The same of a server and of its client.
+    ///
+    /// # Errors
+    /// As for [`Household::helper`].
+    pub fn helpers(&self, lab: &Lab, session: &Session, program: Program, ends: Ends) -> Result<[Command; 2]> {
+        let [server, client] = self.users(ends);
+        Ok([self.helper(lab, session, program, server)?, self.helper(lab, session, program, client)?])
+    }
+
     /// A server and a client of one helper program, pinned to the processors of `pair` if there is one, both to their end.
     ///
     /// # Errors

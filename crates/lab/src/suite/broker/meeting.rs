@@ -5,7 +5,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 
 use super::House;
-use super::household::{AT_ONCE, Ends, Household, Means, without_daemon};
+use super::household::{AT_ONCE, Ends, without_daemon};
 use crate::bench::{Chosen, Experiment, LIMIT, Lab};
 use crate::launcher::{Reading, Session, Side};
 use crate::plan::{Plan, Target};
@@ -17,14 +17,14 @@ use crate::unit::Unit;
 use crate::witness::Rule;
 
 /// Names the experiments.
-pub fn add(means: &Means, house: &House, chosen: &mut Chosen) {
+pub fn add(house: &House, chosen: &mut Chosen) {
     for is_first in [true, false] {
         let usual = None;
-        chosen.add("broker", Meeting { is_first, usual, means: means.clone(), house: house.clone() });
+        chosen.add("broker", Meeting { is_first, usual, house: house.clone() });
     }
-    chosen.add("broker", Many { means: means.clone(), house: house.clone() });
+    chosen.add("broker", Many { house: house.clone() });
     for at_once in [false, true] {
-        chosen.add("broker", Alone { at_once, means: means.clone(), house: house.clone() });
+        chosen.add("broker", Alone { at_once, house: house.clone() });
     }
 }
 
@@ -43,7 +43,6 @@ struct Meeting {
     is_first: bool,
     /// The median of a round trip on kernel TCP, in the sample that is being taken.
     usual: Option<f64>,
-    means: Means,
     house: House,
 }
 
@@ -59,23 +58,21 @@ impl Experiment for Meeting {
     }
 
     fn prepare(&mut self, lab: &Lab) -> Result<()> {
-        self.house.get_or_make(|| Household::new(&self.means, lab)).map(drop)
+        self.house.get(lab).map(drop)
     }
 
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
-        let house = self.house.get_or_make(|| Household::new(&self.means, lab))?;
+        let house = self.house.get(lab)?;
         let session = house.session(session.side())?;
         let (runs, count) = if self.is_first { (lab.count(20), 1) } else { (1, lab.count(300)) };
         let (mut all, mut pid, arguments) = (Vec::new(), 0, arguments!["--count", count]);
         for _ in 0..runs {
-            let users = house.users(Ends::TwoUsers);
-            let [server, client] = users.map(|user| house.helper(lab, &session, Program::MEET, user));
-            let (mut server, mut client) = (server?, client?);
-            for command in [&mut server, &mut client] {
-                // The kernel side does not know them.
+            let mut ends = house.helpers(lab, &session, Program::MEET, Ends::TwoUsers)?;
+            // The kernel side does not know these settings.
+            for command in &mut ends {
                 command.envs(AT_ONCE);
             }
-            let client = house.converse([&mut server, &mut client], &arguments, None)?;
+            let client = house.converse(ends.each_mut(), &arguments, None)?;
             let met: Met = client.json()?;
             pid = client.pid;
             all.extend(met.round_trips.into_iter().skip(usize::from(!self.is_first)));
@@ -95,7 +92,6 @@ const PAIRS: u64 = 4;
 
 #[derive(Debug)]
 struct Many {
-    means: Means,
     house: House,
 }
 
@@ -111,11 +107,11 @@ impl Experiment for Many {
     }
 
     fn prepare(&mut self, lab: &Lab) -> Result<()> {
-        self.house.get_or_make(|| Household::new(&self.means, lab)).map(drop)
+        self.house.get(lab).map(drop)
     }
 
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
-        let house = self.house.get_or_make(|| Household::new(&self.means, lab))?;
+        let house = self.house.get(lab)?;
         let session = house.session(session.side())?;
         let [of_server, of_client] = house.users(Ends::TwoUsers);
         let count = lab.count(500);
@@ -152,7 +148,6 @@ impl Experiment for Many {
 struct Alone {
     /// It looks for its other end in spite of that.
     at_once: bool,
-    means: Means,
     house: House,
 }
 
@@ -174,7 +169,7 @@ impl Experiment for Alone {
     }
 
     fn prepare(&mut self, lab: &Lab) -> Result<()> {
-        self.house.get_or_make(|| Household::new(&self.means, lab)).map(drop)
+        self.house.get(lab).map(drop)
     }
 
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
@@ -189,7 +184,7 @@ impl Experiment for Alone {
 
 impl Alone {
     fn run(&self, lab: &Lab, side: Side, has_daemon: bool) -> Result<Reading> {
-        let house = self.house.get_or_make(|| Household::new(&self.means, lab))?;
+        let house = self.house.get(lab)?;
         let (session, plain) = (house.session(side)?, house.session(Side::Kernel)?);
         let [of_server, of_client] = house.users(Ends::TwoUsers);
         let mut server = house.helper(lab, &plain, Program::CHURN, of_server)?;

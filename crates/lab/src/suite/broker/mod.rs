@@ -7,6 +7,8 @@ mod meeting;
 mod ratio;
 mod rest;
 
+use anyhow::Result;
+
 use crate::bench::{Chosen, Lab, skipped};
 use crate::record::Skipped;
 use crate::suite::apps::Shared;
@@ -18,11 +20,21 @@ pub fn add(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
         Ok(means) => means,
         Err(reason) => return missing.push(skipped("what goes through underpassd", reason)),
     };
-    let household = Shared::default();
-    ratio::add(lab, &means, &household, chosen, missing);
-    meeting::add(&means, &household, chosen);
-    rest::add(lab, &means, &household, chosen);
+    let house = House { means, made: Shared::default() };
+    ratio::add(lab, &house, chosen, missing);
+    meeting::add(&house, chosen);
+    rest::add(lab, &house, chosen);
 }
 
 /// A household that is made when it is first needed.
-type House = Shared<Household>;
+#[derive(Clone, Debug)]
+struct House {
+    means: Means,
+    made: Shared<Household>,
+}
+
+impl House {
+    fn get(&self, lab: &Lab) -> Result<&Household> {
+        self.made.get_or_make(|| Household::new(&self.means, lab))
+    }
+}

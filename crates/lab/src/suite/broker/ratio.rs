@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde::Deserialize;
 
 use super::House;
-use super::household::{Ends, Household, Means};
+use super::household::{Ends, Household};
 use crate::bench::{Chosen, Experiment, LIMIT, Lab};
 use crate::launcher::{Reading, Session, Side};
 use crate::plan::{Plan, Target};
@@ -18,7 +18,7 @@ use crate::record::Skipped;
 use crate::suite::apps::{all_installed, nginx, redis, seconds};
 use crate::suite::arguments;
 use crate::unit::{self, Unit};
-use crate::witness::Rule;
+use crate::witness::{Rule, User};
 
 /// Name of the baseline.
 const ONE_USER: &str = "one user";
@@ -26,8 +26,8 @@ const ONE_USER: &str = "one user";
 const SHARE: f64 = 0.95;
 
 /// Names the experiments.
-pub fn add(lab: &Lab, means: &Means, house: &House, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
-    let mut add = |load| chosen.add("broker", Ratio { load, means: means.clone(), house: house.clone() });
+pub fn add(lab: &Lab, house: &House, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
+    let mut add = |load| chosen.add("broker", Ratio { load, house: house.clone() });
     if lab.processors.is_some() {
         for size in [1, 1024] {
             add(Load::PingPong { size });
@@ -57,7 +57,6 @@ enum Load {
 #[derive(Debug)]
 struct Ratio {
     load: Load,
-    means: Means,
     house: House,
 }
 
@@ -89,7 +88,7 @@ impl Experiment for Ratio {
     }
 
     fn prepare(&mut self, lab: &Lab) -> Result<()> {
-        self.house.get_or_make(|| Household::new(&self.means, lab)).map(drop)
+        self.house.get(lab).map(drop)
     }
 
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
@@ -104,11 +103,10 @@ impl Experiment for Ratio {
 
 impl Ratio {
     fn run(&self, lab: &Lab, side: Side, ends: Ends) -> Result<Reading> {
-        let house = self.house.get_or_make(|| Household::new(&self.means, lab))?;
+        let house = self.house.get(lab)?;
         let session = house.session(side)?;
         let helper = |program, arguments: &[String]| {
-            let [server, client] = house.users(ends).map(|user| house.helper(lab, &session, program, user));
-            house.converse([&mut server?, &mut client?], arguments, lab.processors)
+            house.converse(house.helpers(lab, &session, program, ends)?.each_mut(), arguments, lab.processors)
         };
         match &self.load {
             Load::PingPong { size } => {
@@ -152,7 +150,7 @@ fn nginx_with_wrk(
     fs::write(folder.path().join("html/file"), [b'u'; 1024])?;
     std::os::unix::fs::chown(folder.path(), Some(of_server.id), Some(of_server.group))?;
     // Where both ends are of one user, nginx is this user's from the start. Otherwise it is root's and becomes another one's.
-    let root = crate::witness::User { id: 0, group: 0 };
+    let root = User { id: 0, group: 0 };
     let starts = if ends == Ends::TwoUsers { root } else { of_server };
     let directive =
         if ends == Ends::TwoUsers { format!("user {} {};", nginx::ACCOUNT, house.group()) } else { String::new() };

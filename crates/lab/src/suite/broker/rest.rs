@@ -5,30 +5,23 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rustix::process::{Resource, getrlimit};
-use serde::Deserialize;
 
 use super::House;
-use super::household::{AT_ONCE, Ends, Household, Means};
+use super::household::{AT_ONCE, Ends, Means};
 use crate::bench::{Chosen, Experiment, Lab};
 use crate::launcher::{Reading, Session, Side};
 use crate::plan::{Plan, Target};
 use crate::programs::Program;
 use crate::suite::arguments;
-use crate::unit::{Unit, thousands};
-use crate::witness::Rule;
+use crate::suite::idle::{self, Idle};
+use crate::unit::Unit;
 
-/// Descriptors that a process needs besides.
-const SPARE: u64 = 64;
 const MIB: f64 = 1_048_576.0;
 
 /// Names the experiments.
-pub fn add(lab: &Lab, means: &Means, house: &House, chosen: &mut Chosen) {
-    chosen.add("broker", Daemon { means: means.clone() });
-    let allowed = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX).saturating_sub(SPARE);
-    let connections = lab.count(10_000).min(allowed);
-    let limited = connections == allowed;
-    chosen.add("broker", Idle { connections, limited, means: means.clone(), house: house.clone() });
+pub fn add(lab: &Lab, house: &House, chosen: &mut Chosen) {
+    chosen.add("broker", Daemon { means: house.means.clone() });
+    chosen.add("broker", Brokered { idle: Idle::of(lab), house: house.clone() });
 }
 
 /// A daemon that nobody asks.
@@ -90,36 +83,17 @@ fn resident(pid: u32) -> Result<u64> {
 
 /// Connections of two users that have gone fast and then rest.
 #[derive(Debug)]
-struct Idle {
-    connections: u64,
-    /// Whether RLIMIT_NOFILE allowed no more.
-    limited: bool,
-    means: Means,
+struct Brokered {
+    idle: Idle,
     house: House,
-}
-
-#[derive(Debug, Deserialize)]
-struct Cost {
-    client_cpu_percent: f64,
-    server_cpu_percent: f64,
-    client_memory: f64,
-    server_memory: f64,
 }
 
 /// Messages on each connection, in which it meets.
 const ROUNDS: u64 = 200;
 
-impl Experiment for Idle {
+impl Experiment for Brokered {
     fn plans(&self) -> Vec<Plan> {
-        let count = thousands(self.connections);
-        let processor = Plan::cost("rest", format!("{count} idle, brokered: CPU use"), Unit::Percent)
-            .target(Target::AtMost(1.0))
-            .note("of one processor, by the busier of the two processes");
-        let memory = Plan::cost("rest", format!("{count} idle, brokered: memory each"), Unit::Bytes)
-            .target(Target::AtMost(16384.0))
-            .note("growth of the proportional set (PSS) of both processes over the connections");
-        let limit = format!("RLIMIT_NOFILE allows no more than {count} connections");
-        [processor, memory].map(|plan| if self.limited { plan.note(limit.clone()) } else { plan }).to_vec()
+        self.idle.plans_of("rest", "idle, brokered")
     }
 
     fn sides(&self) -> &'static [Side] {
@@ -127,23 +101,18 @@ impl Experiment for Idle {
     }
 
     fn prepare(&mut self, lab: &Lab) -> Result<()> {
-        self.house.get_or_make(|| Household::new(&self.means, lab)).map(drop)
+        self.house.get(lab).map(drop)
     }
 
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
-        let house = self.house.get_or_make(|| Household::new(&self.means, lab))?;
+        let house = self.house.get(lab)?;
         let session = house.session(session.side())?;
-        let users = house.users(Ends::TwoUsers);
-        let [server, client] = users.map(|user| house.helper(lab, &session, Program::IDLE, user));
-        let (mut server, mut client) = (server?, client?);
-        for command in [&mut server, &mut client] {
+        let mut ends = house.helpers(lab, &session, Program::IDLE, Ends::TwoUsers)?;
+        for command in &mut ends {
             command.envs(AT_ONCE);
         }
-        let seconds = if lab.quick { 1 } else { 2 };
-        let arguments = arguments!["--count", self.connections, "--warm-up", ROUNDS, "--seconds", seconds];
-        let client = house.converse([&mut server, &mut client], &arguments, None)?;
-        let cost: Cost = client.json()?;
-        let figures = [cost.client_cpu_percent.max(cost.server_cpu_percent), cost.client_memory + cost.server_memory];
-        Ok(figures.map(|figure| session.proven(client.pid, Rule::Connections, figure)).to_vec())
+        let arguments = [self.idle.arguments(lab), arguments!["--warm-up", ROUNDS]].concat();
+        let client = house.converse(ends.each_mut(), &arguments, None)?;
+        idle::read(&session, &client)
     }
 }
