@@ -214,12 +214,8 @@ impl Namespace {
     /// # Errors
     /// The kernel has none of that name, or refuses.
     pub fn set_queueing(&self, name: &str, discipline: &str) -> Result<(), RigError> {
-        let doing = "setting the queueing discipline of";
-        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
-        let mut message = TcMessage::with_index(self.inside(index).map_err(refused(doing, name))? as i32);
-        message.header.parent = TcHandle::ROOT;
-        message.attributes.push(TcAttribute::Kind(discipline.to_string()));
-        self.ask(doing, name, NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewQueueDiscipline(message))
+        let kind = TcAttribute::Kind(discipline.to_string());
+        self.queue_by("setting the queueing discipline of", name, vec![kind])
     }
 
     /// Has what leaves by an interface go no faster than this.
@@ -227,12 +223,17 @@ impl Namespace {
     /// # Errors
     /// The kernel has no token bucket filter (`CONFIG_NET_SCH_TBF`), or refuses.
     pub fn narrow(&self, name: &str, bottleneck: Bottleneck) -> Result<(), RigError> {
-        let doing = "setting the rate of";
+        let options = bottleneck.options().map(|(kind, octets)| TcOption::Other(DefaultNla::new(kind, octets)));
+        let attributes = vec![TcAttribute::Kind("tbf".to_string()), TcAttribute::Options(options.into())];
+        self.queue_by("setting the rate of", name, attributes)
+    }
+
+    /// Gives an interface the queueing discipline of these attributes.
+    fn queue_by(&self, doing: &'static str, name: &str, attributes: Vec<TcAttribute>) -> Result<(), RigError> {
         let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
         let mut message = TcMessage::with_index(self.inside(index).map_err(refused(doing, name))? as i32);
         message.header.parent = TcHandle::ROOT;
-        let options = bottleneck.options().map(|(kind, octets)| TcOption::Other(DefaultNla::new(kind, octets)));
-        message.attributes = vec![TcAttribute::Kind("tbf".to_string()), TcAttribute::Options(options.into())];
+        message.attributes = attributes;
         self.ask(doing, name, NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewQueueDiscipline(message))
     }
 
