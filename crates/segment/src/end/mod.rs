@@ -10,7 +10,7 @@ mod sending;
 mod watching;
 
 pub use gate::Gate;
-pub use owners::Owners;
+pub use owners::{IMAGE_WITHIN_NS, Owners};
 pub use reading::{Reading, Resting, Whereabouts};
 pub use sending::{NO_PIECE, Sending};
 

@@ -24,6 +24,9 @@ laid_out! {
     }
 }
 
+/// A new image that has not begun to run after so long is not awaited, in nanoseconds. Beside heavy load one has begun after 6.5 s.
+pub const IMAGE_WITHIN_NS: u64 = 20_000_000_000;
+
 /// Value of [`Owners::processes`]: nobody refers to it, and nobody may come for it any more.
 const ENDED: u32 = 1 << 31;
 

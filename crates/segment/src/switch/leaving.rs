@@ -7,7 +7,7 @@ use super::doorbell::BELL_WITHIN_US;
 use super::entering::Beside;
 use super::{Port, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
-use crate::end::{Stage, Whereabouts};
+use crate::end::{IMAGE_WITHIN_NS, Stage, Whereabouts};
 use crate::kernel;
 use crate::ring::Record;
 use crate::sync::{Relaxed, Release, SeqCst, fence};
@@ -15,9 +15,6 @@ use crate::words::{ALONE, Direction, Flag, LEAVING, LEFT, Presence, Raised};
 
 /// A sender that is about to switch its path has done so within this time, if it is neither stopped nor killed.
 const SWITCHED_WITHIN_US: u64 = 100_000;
-
-/// An image has begun to run within this time. Beside heavy load one has begun after 6.5 s.
-const IMAGE_WITHIN_US: u64 = 20_000_000;
 
 /// What has become of a ring that its reader was to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +59,7 @@ impl Port<'_> {
                 && self.has_bells_behind_data()
                 && within(BELL_WITHIN_US)
         };
-        let awaits_image = || how != Leave::IfGivenBack && within(IMAGE_WITHIN_US);
+        let awaits_image = || how != Leave::IfGivenBack && within(IMAGE_WITHIN_NS / 1000);
         let leave = |beside| {
             if comes_to_ring(beside) { None } else { self.leave_beside(beside, how, until, awaits_image()) }
         };

@@ -1,10 +1,10 @@
 //! A socket that is passed to another process over a Unix socket (SCM_RIGHTS).
 
-use super::{LENT_NS, LIBRARY};
+use super::LIBRARY;
 use crate::connection::Connection;
 use crate::guest::{family, filter};
 use crate::lifecycle::images::images_awaited_until;
-use underpass_segment::end::Stage;
+use underpass_segment::end::{IMAGE_WITHIN_NS, Stage};
 use underpass_segment::meeting::Meeting;
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
@@ -48,7 +48,7 @@ impl Receiver {
         if connection.has_unread_out_of_reach() && !self.comes_to_rings() {
             return false;
         }
-        connection.end.owners.lend(clock::nanoseconds() + LENT_NS);
+        connection.end.owners.lend(clock::nanoseconds() + IMAGE_WITHIN_NS);
         let lend = |meeting: &mut Meeting| meeting.lend(connection.end, connection.index, connection.fd);
         // Otherwise nobody will find its end.
         family::with_meeting_surely(lend) == Some(true) || connection.hand_over(Reason::Passed)

@@ -52,7 +52,7 @@ use prospect::Prospect;
 use stand_in::StandIns;
 use underpass_segment::clock;
 use underpass_segment::config::HANDOFF_VARIABLE as VARIABLE;
-use underpass_segment::end::Stage;
+use underpass_segment::end::{IMAGE_WITHIN_NS, Stage};
 use underpass_segment::family::Family;
 use underpass_segment::reason::Reason;
 
@@ -63,9 +63,6 @@ const BY_FAMILY: &str = "family:";
 const NEW: usize = 64;
 /// What the name of this library's file has in it.
 const LIBRARY: &str = "libunderpass";
-
-/// A new image that has not begun to run after so long is not awaited. Beside heavy load one has begun after 6.5 s.
-const LENT_NS: u64 = 20_000_000_000;
 
 /// How a program is executed.
 #[derive(Clone, Copy)]
@@ -316,6 +313,6 @@ fn fill_parcel(parcel: &mut Parcel, locked: &mut LockedEnds, family: &'static Fa
 fn lend_to_image(connection: &Connection) {
     if connection.end.stage() <= Stage::Joined {
         connection.learn_cookie();
-        connection.end.owners.lend(clock::nanoseconds() + LENT_NS);
+        connection.end.owners.lend(clock::nanoseconds() + IMAGE_WITHIN_NS);
     }
 }
