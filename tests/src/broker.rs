@@ -133,10 +133,15 @@ pub fn of_this_process() -> &'static str {
     socket.display().to_string().leak()
 }
 
+/// A socket as the daemon and those who ask it have.
+fn of_packets() -> OwnedFd {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    socket.expect("a socket of sequential packets")
+}
+
 /// A socket at which all users may ask, and at which nobody answers yet.
 fn listening(path: &std::path::Path) -> OwnedFd {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let socket = socket.expect("a socket of sequential packets");
+    let socket = of_packets();
     bind(&socket, &SocketAddrUnix::new(path).expect("a short path")).expect("a name for the socket");
     fs::set_permissions(path, fs::Permissions::from_mode(0o666)).expect("a socket for all users");
     listen(&socket, 512).expect("a socket that listens");
@@ -175,11 +180,16 @@ fn await_listening(daemon: &mut Group) {
     }
 }
 
+/// A connection to the daemon at this socket, as the library has one.
+pub fn dial(socket: impl rustix::path::Arg) -> OwnedFd {
+    let client = of_packets();
+    connect(&client, &SocketAddrUnix::new(socket).expect("a short path")).expect("a daemon");
+    client
+}
+
 /// How many connections the daemon at this socket has had meet, as it tells root.
 pub fn meetings(socket: &str) -> u64 {
-    let client = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let client = client.expect("a socket of sequential packets");
-    connect(&client, &SocketAddrUnix::new(socket).expect("a short path")).expect("a daemon");
+    let client = dial(socket);
     rustix::io::write(&client, &Inquiry { token: 1, mark: 1 }.emit()).expect("an inquiry");
     let mut octets = [0; state::LEN + 1];
     let len = rustix::io::read(&client, &mut octets[..]).expect("an answer");

@@ -1,10 +1,7 @@
 //! A peer that overwrites the shared memory at any time: `make hostile` does so for longer, and in every mode.
 
 use rustix::fd::AsFd;
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType, connect, sendmsg,
-    socket,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::thread::{Gid, Uid, set_thread_gid, set_thread_uid};
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -14,7 +11,7 @@ use std::time::{Duration, Instant};
 use underpass_broker::{Answer, Ask, Verdict};
 use underpass_segment::channel::MARK;
 use underpass_segment::reason::Reason;
-use underpass_tests::broker::{GROUP, User};
+use underpass_tests::broker::{GROUP, User, dial};
 use underpass_tests::compiler::cc;
 use underpass_tests::library::{AT_ONCE, is_kernel_only};
 use underpass_tests::net::free_port;
@@ -48,8 +45,7 @@ fn a_peer_that_never_joins_is_not_waited_for() {
         set_thread_gid(Gid::from_raw(GROUP.1)).unwrap();
         set_thread_uid(Uid::from_raw(61_002)).unwrap();
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        let asking = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
-        connect(&asking, &SocketAddrUnix::new(&socket_of_broker).unwrap()).unwrap();
+        let asking = dial(&socket_of_broker);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut beside = SendAncillaryBuffer::new(&mut space);
         let sockets = [stream.as_fd()];
