@@ -9,8 +9,6 @@ use crate::kernel;
 use crate::raw::{Errno, syscall};
 use underpass_broker::{Answer, Ask, Knock, LONGEST};
 
-/// Above what most programs have, and below what costs memory to know of.
-const FIRST: i32 = 960;
 /// Octets of a control message with one descriptor (cmsg(3)): header, number, padding.
 const CONTROL: usize = 24;
 /// Of these, without the padding.
@@ -85,8 +83,7 @@ impl Dial {
             kernel::cookie(fd)
         };
         let cookie = connect(low).inspect_err(|_| kernel::close(low))?;
-        let fd = kernel::duplicate(low, FIRST).inspect(|_| kernel::close(low)).unwrap_or(low);
-        Ok(Dial { fd, cookie })
+        Ok(Dial { fd: kernel::moved_out_of_the_way(low), cookie })
     }
 
     fn is_there(&self) -> bool {

@@ -116,9 +116,6 @@ pub fn close_kept(kept: i32) {
 impl Connection {
     /// The descriptor is about to be closed: if it is the last one, another is kept for calls that are several of the kernel's.
     pub fn keep_open(&self) {
-        /// Above what most programs have, and below what costs memory to know of.
-        const FIRST: i32 = 960;
-        const FIRST_AMONG_FEW: i32 = 3;
         let Some(handle) = handle(self.index) else { return };
         if is_quiet() || self.has_duplicates() || self.end.stage() > Stage::Joined {
             return;
@@ -131,8 +128,7 @@ impl Connection {
         if !handle.inside.any() || reading.owner() == thread::number() {
             return;
         }
-        let copy = |first| kernel::duplicate(self.fd, first);
-        if let Some(kept) = copy(FIRST).or_else(|| copy(FIRST_AMONG_FEW)) {
+        if let Some(kept) = kernel::duplicate_out_of_the_way(self.fd) {
             duplicate(self.fd, kept);
             if !handle.inside.keep(Kept::Descriptor(kept)) {
                 close_kept(kept);

@@ -63,17 +63,29 @@ pub fn descriptor_flags(fd: i32) -> Option<i32> {
     unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) }.ok().map(|f| f as i32)
 }
 
-/// A new descriptor that a poll always finds readable, by its number out of the way of those that the program gets.
+/// A new descriptor that a poll always finds readable, out of the way of the program's.
 pub fn always_readable() -> Option<i32> {
-    const BEHIND: i32 = 1000;
     let flags = (libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as usize;
     // SAFETY: no pointers.
-    let low = unsafe { syscall(libc::SYS_eventfd2, [1, flags, 0, 0, 0, 0]) }.ok()? as i32;
-    let high = duplicate(low, BEHIND);
-    if high.is_some() {
-        close(low);
-    }
-    high.or(Some(low))
+    let fd = unsafe { syscall(libc::SYS_eventfd2, [1, flags, 0, 0, 0, 0]) }.ok()?;
+    Some(moved_out_of_the_way(fd as i32))
+}
+
+/// Another descriptor of what `fd` is, numbered out of the way of those that the program gets, and closed in an executed program.
+///
+/// A process has room for 64 descriptors from its beginning (NR_OPEN_DEFAULT). Where a number is beyond what there is room for, the
+/// kernel makes more, and in a process of several threads waits for a grace period of RCU before it returns: some 10 ms, and
+/// seconds on a busy host (expand_fdtable in fs/file.c). Few programs get as far as the last of the 64.
+pub fn duplicate_out_of_the_way(fd: i32) -> Option<i32> {
+    const FIRST: i32 = 48;
+    // Under a low limit (RLIMIT_NOFILE).
+    const FIRST_AMONG_FEW: i32 = 3;
+    duplicate(fd, FIRST).or_else(|| duplicate(fd, FIRST_AMONG_FEW))
+}
+
+/// The same, in place of `fd`, which is closed; `fd` itself where no other number is free.
+pub fn moved_out_of_the_way(fd: i32) -> i32 {
+    duplicate_out_of_the_way(fd).inspect(|_| close(fd)).unwrap_or(fd)
 }
 
 /// Another descriptor of what `fd` is, numbered from `first` on and closed in an executed program.

@@ -58,10 +58,6 @@ pub struct Contents {
     pub end: [u8; size_of::<End>()],
 }
 
-/// Above what most programs have, and below what costs memory to know of.
-const FIRST_DESCRIPTOR: i32 = 960;
-const FIRST_AMONG_FEW: i32 = 3;
-
 /// A parcel that is being written. It is closed when it is dropped, since the execution has failed then.
 pub struct Parcel {
     fd: i32,
@@ -81,11 +77,7 @@ impl Parcel {
         let name = c"underpass-handoff".as_ptr() as usize;
         // SAFETY: the name is a string.
         let low = unsafe { syscall(libc::SYS_memfd_create, [name, MFD_CLOEXEC, 0, 0, 0, 0]) }.ok()? as i32;
-        let high = kernel::duplicate(low, FIRST_DESCRIPTOR).or_else(|| kernel::duplicate(low, FIRST_AMONG_FEW));
-        if high.is_some() {
-            kernel::close(low);
-        }
-        let fd = high.unwrap_or(low);
+        let fd = kernel::moved_out_of_the_way(low);
         let lists = Reserved::new(room).zip(Reserved::new(room));
         let parcel = lists.map(|(listed, contents)| Parcel { fd, listed, contents });
         let Some(parcel) = parcel else {

@@ -172,9 +172,7 @@ impl Unconnected {
 
     /// The same by a number out of the way of those that other threads may give to something else meanwhile, if one is free there.
     pub fn out_of_the_way() -> Option<Unconnected> {
-        const BEHIND: i32 = 1000;
-        let low = Unconnected::new()?;
-        Some(kernel::duplicate(low.0, BEHIND).map(Unconnected).unwrap_or(low))
+        kernel::unconnected_socket().map(kernel::moved_out_of_the_way).map(Unconnected)
     }
 
     /// Its descriptor.
