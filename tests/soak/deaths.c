@@ -1158,6 +1158,21 @@ static int left(bool say) {
     return count;
 }
 
+/* Of Underpass's processes the next one that looks for its user's directory removes them: here is one. */
+static void be_next_process(void) {
+    pid_t driver = (pid_t)must(fork(), "fork");
+    if (driver == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        shared->stop = false;
+        shared->fates = 1U << ORDERLY;
+        lane_index = 0;
+        lane = &shared->lanes[0];
+        drive(0, false, now() + 200, UINT64_MAX);
+    }
+    waitpid(driver, NULL, 0);
+    shared->stop = true;
+}
+
 static int shared_files(void) {
     DIR *folder = opendir("/dev/shm");
     int count = 0;
@@ -1255,8 +1270,7 @@ int main(int count, char **words) {
     failed |= shared->failed;
     shared->stop = true;
     if (!failed) {
-        /* Who looks for the directory removes what was left; that may be anybody's next process. */
-        for (long since = now(); (left(false) > 0 || shared_files() > files) && now() < since + 5000;) rest(20000);
+        for (long since = now(); (left(false) > 0 || shared_files() > files) && now() < since + 5000;) be_next_process();
         if (left(true) > 0) failed = true;
         if (shared_files() > files) {
             printf("%d files in /dev/shm, where there were %d\n", shared_files(), files);

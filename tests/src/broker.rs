@@ -66,14 +66,14 @@ impl Broker {
     /// Ends the daemon in order.
     pub fn end(&mut self) {
         self.signal(libc::SIGTERM);
-        let status = self.daemon.wait(Duration::from_secs(10));
+        let status = self.daemon.wait(Duration::from_secs(30));
         assert!(status.is_some_and(|it| it.success()), "{status:?}\n{}", self.said());
     }
 
     /// Kills the daemon.
     pub fn kill(&mut self) {
         self.signal(libc::SIGKILL);
-        assert!(self.daemon.wait(Duration::from_secs(10)).is_some(), "it does not die");
+        assert!(self.daemon.wait(Duration::from_secs(30)).is_some(), "it does not die");
     }
 
     /// Sends it a signal.

@@ -41,6 +41,14 @@ impl Group {
         let out = File::create(log).expect("a log file");
         let err = out.try_clone().expect("a second descriptor of the log");
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+        // A shell starts its background with SIGINT ignored, which the program would inherit.
+        // SAFETY: signal(2) may be called between fork and execution.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
+                Ok(())
+            })
+        };
         let child = command.spawn().unwrap_or_else(|e| panic!("cannot start {name}: {e}"));
         ALL.lock().unwrap_or_else(PoisonError::into_inner).push(child.id());
         Group { child, log: log.to_owned(), name }
@@ -87,10 +95,10 @@ impl Group {
         }
     }
 
-    /// Asks the program to end by `signal` and waits; kills the group if it does not listen within ten seconds.
+    /// Asks the program to end by `signal` and waits; kills the group if it does not listen within half a minute.
     pub fn stop(mut self, signal: i32) -> String {
         self.signal(signal);
-        let ended = self.wait(Duration::from_secs(10)).is_some();
+        let ended = self.wait(Duration::from_secs(30)).is_some();
         assert!(ended, "{} does not end when asked to:\n{}{}", self.name, self.said(), self.where_it_is());
         self.said()
     }

@@ -130,7 +130,7 @@ impl Stage {
     /// To be called when all programs have ended: fails if they left anything behind.
     pub fn finish(self) {
         let pids: Vec<u32> = self.run.processes().iter().map(|process| process.pid).collect();
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let segments = traces::segments_of(&pids);
             let files: Vec<String> = traces::shared_files().difference(&self.files_before).cloned().collect();

@@ -48,7 +48,7 @@ fn static_program() {
         let arguments = ["echo".into(), port.to_string(), "3000000".into()];
         let said = stage.output(stage.tuned(client.to_str().unwrap(), arguments, AT_ONCE));
         assert_eq!(said, "connected\n3000000 came back, then the end\n");
-        server.succeed(std::time::Duration::from_secs(10));
+        server.succeed(std::time::Duration::from_secs(30));
     }
     stage.run.assert_not_fast();
     stage.finish();

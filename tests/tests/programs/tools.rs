@@ -17,7 +17,7 @@ fn iperf3() {
         let said = stage.output(stage.command("iperf3", arguments));
         let result: serde_json::Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}:\n{said}"));
         assert!(result["end"]["sum_received"]["bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{said}");
-        server.succeed(std::time::Duration::from_secs(10));
+        server.succeed(std::time::Duration::from_secs(30));
     }
     stage.run.assert_fast("iperf3");
     stage.finish();
@@ -32,7 +32,7 @@ fn iperf3_file() {
     let server = ["-s", "-1", "-B", "127.0.0.1", "-p", &port, "-F", "received"];
     let server = stage.serve(stage.command("iperf3", server), port.parse().unwrap());
     stage.output(stage.command("iperf3", ["-c", "127.0.0.1", "-p", &port, "-F", "sent", "-n", "20M", "-l", "100K"]));
-    server.succeed(std::time::Duration::from_secs(10));
+    server.succeed(std::time::Duration::from_secs(30));
     let (sent, received) = (fs::read(stage.path("sent")).unwrap(), fs::read(stage.path("received")).unwrap());
     assert!(!received.is_empty() && sent.starts_with(&received), "{} bytes, not as sent", received.len());
     stage.run.assert_fast("iperf3");
