@@ -111,7 +111,7 @@ fn measure() -> u64 {
     rate
 }
 
-/// Gives the processor to whoever else wants it.
+/// Gives the processor to another thread that wants it.
 pub fn give_way() {
     if is_quiet() {
         return pause();

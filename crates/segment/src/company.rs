@@ -11,8 +11,8 @@ use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 const NOBODY_US: u64 = 1;
 /// What giving way costs when there is somebody: the processor changes hands twice, and its caches are somebody else's.
 const CHANGE_US: u64 = 4;
-/// Whoever keeps the processor longer than this computes. Several servers of one client take turns of about 100 µs, the
-/// threads of a busy server several of these together.
+/// A thread that keeps the processor longer than this computes. Several servers of one client take turns of about 100
+/// µs; the threads of a busy server together take several such turns.
 const BRIEF_US: u64 = 1000;
 /// After having met somebody who computes, this process does not give way for so long at first.
 const SHUN_US: u32 = 500;
@@ -56,7 +56,7 @@ fn still_greedy() -> Company {
     if shunned { Company::Greedy } else { Company::Nobody }
 }
 
-/// Gives the processor to whoever else wants it; returns for how many ticks others with brief business had it.
+/// Gives the processor to another thread that wants it; returns for how many ticks threads with brief business had it.
 pub fn give_way() -> u64 {
     let began = ticks();
     clock::give_way();

@@ -324,8 +324,8 @@ impl Directory {
         Some(at as u32)
     }
 
-    /// Finds word of the socket with this cookie: who lent it, and the end's index. It stays, since whoever comes first need
-    /// not be the only one who was given the socket.
+    /// Finds the entry of the lent socket with this cookie: the lender, and the end's index. The entry stays, because
+    /// several processes may have been given the socket.
     pub fn borrow(&self, cookie: u64, pid: i32) -> Option<(Holder, u32)> {
         let key = Key::lent(cookie);
         let _held = self.lock_patiently(pid)?;

@@ -115,7 +115,8 @@ impl Lock {
         let _ = self.asleep.fetch_update(AcqRel, Relaxed, visited);
     }
 
-    /// Nobody has this copy of it but the caller: whoever was inside of the other one does not come back.
+    /// For a copy of a lock that only the caller has: the threads that were inside of the original do not come back to
+    /// the copy.
     pub fn forsake_all(&self) {
         if self.owner.load(Relaxed) != 0 {
             self.owner.store(GONE, Relaxed);
@@ -123,7 +124,7 @@ impl Lock {
         self.asleep.store(0, Release);
     }
 
-    /// Opens it, whoever was inside: no thread is that uses this copy of it.
+    /// Opens the lock, even if its owner's number is in it: no thread is inside that uses this copy of it.
     pub fn open(&self) {
         self.owner.store(0, Release);
         self.asleep.store(0, Release);
@@ -485,7 +486,7 @@ mod models {
         });
     }
 
-    /// Fails if `Lock::inherit` takes the lock by a store, whoever has taken it meanwhile.
+    /// Fails if `Lock::inherit` takes the lock by a store, even if another thread has taken it meanwhile.
     #[test]
     fn one_inherits_from_the_dead() {
         model::check(2, || {

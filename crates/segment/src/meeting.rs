@@ -147,7 +147,7 @@ impl Meeting {
         };
         // An active opener's SYN counts one.
         let unheard = counters.acked <= 1 && counters.received == 0;
-        // Also of a connection that stays on kernel TCP: whoever watches tells it by that.
+        // Also of a connection that stays on kernel TCP: `underpass ss` finds it by the cookie.
         end.cookie.store(cookie, Relaxed);
         let peer = match kernel::peer(fd) {
             // Not accepted yet: it has no owner that could prove anything.
@@ -281,7 +281,7 @@ impl Meeting {
         }
         let maker = process_of(offer.maker).ok_or(FORGED)?;
         let pool = match self.attached(offer.pool) {
-            // Whoever made a pool for another connection may offer it for this one.
+            // The process that made a pool for another connection may offer it for this one.
             Some(it) if it.pool.shape() == offer.shape && it.creator == maker => it.pool,
             Some(_) => return Err(FORGED),
             None => {
@@ -325,9 +325,9 @@ impl Meeting {
         channel.tell_of_close(fd);
     }
 
-    /// The channel of a joined end, attached to this process if it was not (the end may have been joined by another
-    /// process of its family). Whoever attaches it counts as one user of its pool. What the broker gave it gives again for `fd`, a
-    /// descriptor of the socket.
+    /// The channel of a joined end. It is attached to this process if it was not (another process of the family may
+    /// have joined the end), and this process then counts as a user of its pool. A pool that the broker gave, the
+    /// broker gives again for `fd`, a descriptor of the socket.
     pub fn channel(&mut self, end: &End, fd: Option<i32>) -> Option<Channel> {
         let id = end.pool.load(Relaxed);
         let pool = match self.attached(id) {

@@ -4,10 +4,11 @@
 //! test. A segment can be attached as a whole only (shmat(2)); but what is attached can be unmapped in part. So a process that
 //! has attached one unmaps all but the beginning, and attaches it once more, without the beginning, when it needs the rest.
 //!
-//! It stays one segment, however many processes have how much of it: whoever has the beginning keeps all of it, under one
-//! number and attested once. Nothing has to be agreed on about the rest, which is there before anybody needs it, whoever is
-//! killed meanwhile. (Further segments, made when they are needed, would have numbers that go stale with the last process that
-//! has them, though others have the first; processes that make the same one at once; and makers that are killed.)
+//! It stays one segment, of which each process has the beginning or all. A process that has the beginning keeps the
+//! whole segment alive, under one number and attested once. The rest exists before any process needs it, so processes
+//! need not agree on it, even if some are killed. (Segments that are made later, when they are needed, would have these
+//! problems: a number goes stale with the last process that has the segment, while others have the first one; two
+//! processes make the same segment at once; a maker is killed.)
 //!
 //! A process that has the rest has two mappings, each of which the kernel counts among those that have the segment attached:
 //! see [`Parted::is_in_two`]. A child that is forked while another thread attaches the rest may have one more, of which it does

@@ -31,7 +31,8 @@ pub mod own {
         #[cfg(all(test, not(loom)))]
         super::mortal::step();
         #[cfg(all(target_arch = "x86_64", not(loom)))]
-        // SAFETY: `word` is valid and aligned; whoever else looks at it meanwhile sees the old value or the new one.
+        // SAFETY: `word` is valid and aligned; another thread that reads it meanwhile sees the old value or the new
+        // one.
         unsafe {
             core::arch::asm!("add qword ptr [{}], {}", in(reg) word.as_ptr(), in(reg) n, options(nostack));
         }

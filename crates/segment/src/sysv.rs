@@ -96,7 +96,7 @@ impl Mapping {
         !self.is_memfd() && attest_private(self.id, self.len, uid).is_ok()
     }
 
-    /// The same, to be read only: whoever writes to it is killed.
+    /// The same, to be read only: a write to it kills the process.
     ///
     /// # Errors
     /// As for [`Mapping::open`].
@@ -136,7 +136,7 @@ impl Mapping {
         self.advise(libc::MADV_DONTFORK)
     }
 
-    /// Gives its memory back: it is zeroed, for whoever has it attached.
+    /// Gives its memory back: it is zeroed, for all processes that have it attached.
     pub(crate) fn empty(&self) {
         // Where that cannot be done it lasts as long as the segment.
         let _ = self.advise(libc::MADV_REMOVE);
@@ -307,7 +307,7 @@ pub fn find(len: usize, uid: u32, out: &mut [i32]) -> usize {
             return;
         }
         if it.stray {
-            // Whoever comes first does it.
+            // The first process that finds a stray one removes it.
             let _ = remove(id);
         } else if it.is_in_use(len) {
             out[found] = id;
@@ -317,8 +317,8 @@ pub fn find(len: usize, uid: u32, out: &mut [i32]) -> usize {
     found
 }
 
-/// Calls `what` with the number and the user of each segment of `len` bytes that is private to a user, whoever that is. Without
-/// CAP_IPC_OWNER it is this user's alone.
+/// Calls `what` with the number and the user of each segment of `len` bytes that is private to some user. Without
+/// CAP_IPC_OWNER these are this user's segments only.
 pub fn find_of_all(len: usize, mut what: impl FnMut(i32, u32)) {
     for_each_segment(|id, it| {
         if it.users.0 == it.users.1 && it.is_in_use(len) {

@@ -243,7 +243,8 @@ impl Writer {
         control.lost.fetch_add(head.len.into(), Relaxed);
     }
 
-    /// Whoever was killed inside has published nothing, so there is nothing to mend.
+    /// Takes the tap's lock. A sender that was killed while it had the lock has published nothing, so there is nothing
+    /// to mend.
     fn enter(&self, me: u32) -> bool {
         let lock = &self.memory.control().lock.0;
         for round in 0..=ROUNDS {

@@ -137,8 +137,8 @@ impl Wait {
             return if arrived() { Polled::Arrived } else { Polled::Enough };
         }
         let company = company::expected();
-        // On one processor the other end can do nothing before this one gives way. Whoever was just woken may well have
-        // been put on this one.
+        // On one processor the other end can do nothing before this one gives way. A peer that was just woken may well
+        // have been put on this processor.
         let at_once = self.shared || company == Company::Brief;
         let (alone, polls) = match (at_once, self.woke_peer) {
             (true, _) => (0, 1),

@@ -61,7 +61,7 @@ pub struct Seen {
     pub reason: Reason,
     /// Whether somebody asks from outside that it stays there: see [`hold`].
     pub held: bool,
-    /// Whether it stays there for good, whoever asks, and not because the program sends no more.
+    /// Whether it stays there for good, whatever is asked from outside, and not because the program sends no more.
     pub pinned: bool,
     /// The processes that have it, as numbered here; without those that have no number here which is known.
     pub processes: Vec<u32>,
@@ -207,7 +207,8 @@ fn order(tables: &[Table], subject: &Subject, is_there: impl Fn(u64) -> bool) ->
 pub fn let_go(uid: u32, cookies: &[u64]) -> Result<Vec<bool>, Errno> {
     let tables = tables(uid)?;
     let one = |&cookie: &u64| {
-        // Orders first: whoever carries one out meanwhile holds the end before he looks whether it still stands.
+        // Orders first: a thread that carries one out meanwhile holds the end before it looks whether the order still
+        // stands.
         let ordered = tables.iter().filter(|table| table.0.take_back_order(cookie)).count() > 0;
         fence(SeqCst);
         let held = |end: &End| end.is_held() && (end.let_go_up(), true).1;
@@ -291,7 +292,7 @@ impl Tapping {
             return Err(NoTapping::Another);
         }
         let tapping = Tapping { directory, name };
-        // Whoever joins later finds it in the directory.
+        // An end that joins later finds the tap in the directory.
         tapping.for_each_end(|end| end.set_tap(name))?;
         Ok(tapping)
     }

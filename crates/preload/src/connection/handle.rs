@@ -64,10 +64,10 @@ pub const UNTOUCHED: u32 = 4;
 pub const UNCOUNTED: u32 = 0;
 /// This process has used it, and will tell how it fared.
 pub const COUNTED: u32 = 1;
-/// The process that forked this one has.
+/// The process that forked this one has used it.
 pub const ELSEWHERE: u32 = 2;
-/// Whoever handed it to this one has. If this one uses it, it counts it for itself: who is the last of those that have it
-/// may be none that knows of it.
+/// The process that handed it to this one has used it. If this process uses it, this process counts it too: the last
+/// process that has the connection may not know of it.
 pub const BROUGHT: u32 = 3;
 /// This process has told how it fared.
 pub const REPORTED: u32 = 4;

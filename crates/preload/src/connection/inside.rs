@@ -164,7 +164,7 @@ fn give_back_everywhere() -> bool {
 /// Counts the receive as inside, and finds it a descriptor of the socket.
 fn keep_socket(port: &mut Port<'_>) {
     let Some(handle) = handle(port.token) else { return };
-    // Before the table is looked at; whoever closes looks at the count afterwards.
+    // Before the table is looked at: a thread that closes the descriptor looks at this count after changing the table.
     if !core::mem::replace(&mut port.keeps_socket, true) {
         handle.inside.enter();
     }

@@ -77,7 +77,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection by a reset: bytes of it are lost to whoever has the socket from now on.
+    /// Ends the connection by a reset, because the processes that have the socket from now on would miss some of its
+    /// bytes.
     pub fn reset(&self) {
         self.reset_by(self.port_even_confined().as_ref());
     }
@@ -119,7 +120,8 @@ impl Connection {
     fn pin_end(&self, reason: Reason) {
         self.stop_asking();
         if reason == Reason::Inherited {
-            // Whoever pins it for that gives the socket to a program without the library, or may do so.
+            // A caller that pins a connection for this reason gives the socket to a program without the library, or may
+            // do so.
             self.end.owners.note_outsider();
         }
         self.end.pin(reason);

@@ -28,7 +28,7 @@ impl Look {
             handle.lookers.fetch_add(1, SeqCst);
             MINE.set(MINE.get() + 1);
         }
-        // Whoever closes it changes the table, and counts those who look afterwards.
+        // A thread that closes the descriptor changes the table first, and then waits for the threads that look.
         fence(SeqCst);
         (table::get(fd) == Known::Connection(connection.index)).then_some((connection, look))
     }

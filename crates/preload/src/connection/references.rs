@@ -1,4 +1,4 @@
-//! The references that processes have to an end. Whoever lets go of the last one tells the other end.
+//! The references that processes have to an end. The process that drops the last reference tells the other end.
 
 use super::count::report;
 use super::handle::{ABSENT, CONFINED, HIGHEST, Handle, PRESENT, UNTOUCHED, handle};
@@ -109,7 +109,8 @@ fn finish(family: &Family, index: u32, channel: Option<Channel>) {
     }
 }
 
-/// Ends what was unclaimed, for whoever has come, or has not come in time.
+/// Looks at the unclaimed ends: another process has claimed an end meanwhile, or the time to claim it is over and it
+/// ends.
 fn reap(family: &'static Family) {
     if !unclaimed::are_any() {
         return;
@@ -121,13 +122,14 @@ fn reap(family: &'static Family) {
     unclaimed::take_each(|index, it| {
         let end = family.end(index);
         let until = it.until.load(Acquire);
-        // If not, whoever claimed it has lent it again, and keeps it for that; or has ended it.
+        // If not, a process has claimed the end and has lent it again, for which that process keeps it; or has ended
+        // it.
         let is_as_kept = end.owners.lent_until() == until;
         let claimed = end.owners.are_any();
         if is_as_kept && !claimed && until > now {
             return unclaimed::enlist(index);
         }
-        // Whoever has claimed it ends it itself.
+        // A process that has claimed the end ends it itself.
         let last = !claimed && is_as_kept && end.owners.end_loan(until) && end.owners.turn_away();
         let is_lost = last && takes_unread_along(family, index, None);
         if last {

@@ -34,7 +34,8 @@ impl Connection {
         is_settled
     }
 
-    /// This process is about to let go of it: whoever has it last counts what was carried since it was settled.
+    /// This process is about to let go of the connection. The process that has it last counts what was carried since it
+    /// was settled.
     pub fn count_settled(&self) {
         if table::is_settled(self.fd)
             && self.is_last()

@@ -41,7 +41,7 @@ pub fn take_each(mut what: impl FnMut(u32, &Unclaimed)) {
         && let Some(it) = handle(index).map(|handle| &handle.unclaimed)
     {
         first = it.next.load(Relaxed);
-        // Before the look at the rest: whoever adds it again does so the other way round.
+        // Before the look at the other words: `enlist`'s caller writes those first and sets this one afterwards.
         it.listed.swap(0, AcqRel);
         what(index, it);
     }

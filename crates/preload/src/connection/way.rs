@@ -63,8 +63,9 @@ impl Connection {
         attached
     }
 
-    /// Other processes of the family had the channel, and it went with them: whoever makes one may end before the other
-    /// end has come. Or neither end had it while both executed a program, or one did and the other was gone.
+    /// The way of an end whose channel is gone. Other processes of the family had it, and it went with them: a process
+    /// that makes a channel may end before the other end has come. Or no process had it while both ends executed a
+    /// program, or while one did so and the other end was gone.
     #[cold]
     fn without_channel(&self) -> Way {
         if self.is_confined() {
@@ -96,7 +97,7 @@ impl Connection {
         }
         let calls = end.calls.fetch_add(1, Relaxed) + 1;
         if self.is_held() {
-            // One that is let go of has proven itself.
+            // When it is let go of, it may look for its other end at once.
             return end.next_try.store(0, Relaxed);
         }
         let ask = || family::with_meeting(|meeting| meeting.answer(end)).unwrap_or(Answer::None);

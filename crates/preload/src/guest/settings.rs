@@ -26,7 +26,8 @@ impl Settings {
         let mut config = Config::default();
         for key in KEYS {
             if let Some(text) = variable(key.name) {
-                // The command has checked the values; whoever preloads the library by hand gets the default for a bad one.
+                // The command has checked the values. Where the library was preloaded by hand, a bad value means the
+                // default.
                 let _ = config.set(key.name, text);
             }
         }

@@ -261,7 +261,7 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
     family.note_reference(index, family::member());
     table::set(fd, Known::Connection(index));
     let connection = Connection::at(family, index, fd);
-    // Whoever handed it on may be gone before it is used here.
+    // The process that handed it on may be gone before this one uses it.
     if connection.end.stage() == Stage::Joined {
         connection.go_on(carried.left_behind);
     }
@@ -306,7 +306,7 @@ fn restored(family: &Family, cookie: u64) -> Option<u32> {
 fn restore(family: &Family, fill: impl FnOnce(&End) -> bool) -> Option<u32> {
     let (index, _) = take(family)?;
     if fill(family.end(index)) {
-        // Whoever has the other copy tells of it.
+        // The process that has the other copy counts its calls and bytes.
         forget_carried(family.end(index));
         return Some(index);
     }

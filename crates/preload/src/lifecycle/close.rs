@@ -121,7 +121,7 @@ impl Connection {
             return;
         }
         let (reading, sending) = (&self.end.reading.lock, &self.end.sending.lock);
-        // Whoever polls in the ring will soon have something, or sleep.
+        // A receive that polls the ring soon has something, or sleeps.
         outlast(reading, || handle.inside.any());
         outlast(sending, || handle.inside.any());
         // Below a signal handler, in this very thread, the kernel's call has returned.
@@ -165,7 +165,7 @@ impl Connection {
     /// The last descriptor of this process is about to be closed: what kernel TCP would do about unread data, it does.
     pub fn hush(&self) {
         self.heed_deaths();
-        // In this order: whoever comes for the end counts its reference before it takes up the loan.
+        // In this order: a process that comes for the end counts its reference before it takes up the loan.
         let is_lent = self.is_lent();
         let is_awaited = self.is_awaited();
         let last = self.is_last();

@@ -1,8 +1,9 @@
-//! Who has an end: the processes that refer to it, those that may still come for it, and those of which nobody knows.
+//! The owners of an end: the processes that refer to it, the processes that may still come for it, and a program
+//! without the library that may have its socket.
 //!
 //! A process that refers to an end is counted once, however many descriptors it has. A program image that is being executed, or a
-//! process to which the socket was passed, is a *loan* until it has come and counts as a process. A program without the library
-//! is an *outsider*: nothing counts it, and nothing tells when it has closed the socket.
+//! process to which the socket was passed, is a *loan* until it has come and counts as a process. A program without the
+//! library is an *outsider*: it is not counted, and nothing shows when it has closed the socket.
 //!
 //! The last process that leaves ends the connection, unless somebody may still come: [`Owners::leave`], [`Owners::lent_until`].
 
@@ -10,12 +11,12 @@ use crate::layout::laid_out;
 use crate::sync::{AcqRel, Acquire, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
 
 laid_out! {
-    /// Who has an end. Zeroed memory is nobody.
+    /// The owners of an end. Zeroed memory has none.
     #[repr(C)]
     pub struct Owners {
-        /// Processes that refer to it. 0: the end is unused, or on loan. [`ENDED`]: neither.
+        /// How many processes refer to the end. 0: the end is unused, or on loan. [`ENDED`]: neither.
         processes: AtomicU32,
-        /// How many may still come.
+        /// How many images and processes may still come.
         loans: AtomicU32,
         /// Until when they may (CLOCK_MONOTONIC, ns); 0: nobody is to come.
         lent_until: AtomicU64,
@@ -31,7 +32,7 @@ pub const IMAGE_WITHIN_NS: u64 = 20_000_000_000;
 const ENDED: u32 = 1 << 31;
 
 impl Owners {
-    /// One process has it, which has just taken it.
+    /// One process has the end: the caller's, which has just taken it.
     pub(crate) fn begin(&self) {
         self.processes.store(1, Release);
     }
@@ -97,7 +98,8 @@ impl Owners {
         self.lent_until.store(until, Release);
     }
 
-    /// One of those has come. Once all have, nobody else is awaited.
+    /// An image, or a process, for which [`Owners::lend`] was called has come. Once all have come, nobody else is
+    /// awaited.
     pub fn take_up_loan(&self) {
         let until = self.lent_until();
         let one_less = |n: u32| n.checked_sub(1);
@@ -106,7 +108,7 @@ impl Owners {
         }
     }
 
-    /// Until when somebody may come for it (CLOCK_MONOTONIC, ns), which may be over; 0: nobody is to come.
+    /// Until when somebody may come for it (CLOCK_MONOTONIC, ns), which may be past; 0: nobody is to come.
     pub fn lent_until(&self) -> u64 {
         self.lent_until.load(Acquire)
     }
@@ -121,17 +123,17 @@ impl Owners {
         self.lent_until() > now
     }
 
-    /// Nobody comes any more who was to come `until` then. False if that is not so, since it was lent again.
+    /// Ends the loan that lasts `until` then. False if the end was lent again meanwhile.
     pub fn end_loan(&self, until: u64) -> bool {
         self.lent_until.compare_exchange(until, 0, AcqRel, Relaxed).is_ok()
     }
 
-    /// No process refers to it: whoever still comes for it gets nothing. False if one has come.
+    /// Ends an end to which no process refers: an image that still comes for it does not get it. False if one has come.
     pub fn turn_away(&self) -> bool {
         self.processes.compare_exchange(0, ENDED, AcqRel, Acquire).is_ok()
     }
 
-    /// Nobody comes for it any more.
+    /// Ends all loans: nobody comes for the end any more.
     pub fn end_loans(&self) {
         self.loans.store(0, Relaxed);
         self.lent_until.store(0, Release);
@@ -142,7 +144,7 @@ impl Owners {
         self.outsider.store(1, Release);
     }
 
-    /// No such program has to be thought of any more.
+    /// Forgets what [`Owners::note_outsider`] noted: it has been acted on.
     pub fn forget_outsider(&self) {
         self.outsider.store(0, Release);
     }

@@ -22,7 +22,7 @@ pub const MAX_ENDS: usize = 1 << 16;
 /// So many of them lie in the beginning of the table, which is all that a process maps of it until it needs the rest: see
 /// [`crate::parted`]. 2.6 MB for these, and 39 MB for the others.
 const FIRST_ENDS: usize = 1 << 12;
-/// Number of an end in the beginning that nobody ever has. Whoever cannot reach an end finds this one.
+/// Number of an end in the beginning that is never used. A look-up of an end that cannot be reached finds this one.
 const NOBODYS: usize = FIRST_ENDS;
 /// Tells tables of this version of the library from others'.
 const MARK: u64 = {

@@ -157,7 +157,7 @@ fn processes_take_ends_beside_one_another_and_one_is_killed() {
     }
 }
 
-/// Without address space there is no end beyond the beginning, and whoever asks for one finds an end that nobody has.
+/// Without address space there is no end beyond the beginning, and a look-up of one finds an end that nobody has.
 #[test]
 fn without_room_for_the_rest_the_beginning_is_all() {
     let family = Family::create().unwrap();

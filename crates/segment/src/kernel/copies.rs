@@ -1,4 +1,4 @@
-//! A copy of the socket at the other end of a connection: whoever may trace a process may copy its descriptors
+//! A copy of the socket at the other end of a connection: a process that may trace another may copy its descriptors
 //! (pidfd_getfd(2), Linux 5.6).
 //!
 //! /proc tells which process has the socket. A hand-over may ask for thousands of sockets, most of them of the same few

@@ -138,7 +138,8 @@ pub fn process(pid: u32) -> Process {
             Some(it) => return Process::Began(it.began),
         }
     }
-    // Whoever takes it off has lost its processor there: an execution would have come further.
+    // The process is ending, and the thread that takes off what is left of it has lost its processor meanwhile: an
+    // execution would have come further.
     Process::Gone
 }
 

@@ -63,10 +63,11 @@ fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
         unsafe { (end as *const End as *mut u8).add(index).write(byte) };
     }
     if end.owners.replace(mine) > 1 {
-        // Whoever has it too has an end of his own for it by now.
+        // The other processes that have it have ends of their own for it by now.
         end.pin(Reason::Shared);
     }
-    // Whoever was inside is gone with the old image, or goes on with the old end: what it left half done is mended.
+    // A thread that was inside is gone with the old image, or goes on with the old end. What it left half done is
+    // mended.
     end.reading.lock.forsake_all();
     end.reading.receiver.store(0, Relaxed);
     end.reading.taking.store(0, Relaxed);

@@ -136,7 +136,7 @@ impl FileActions {
     }
 
     fn entries(&self) -> &[Entry] {
-        // SAFETY: null or a valid list, as whoever made this value vouches for.
+        // SAFETY: null or a valid list, which the maker of this value has promised.
         match unsafe { self.list.as_ref() } {
             // SAFETY: so many entries are in it.
             Some(list) if list.used > 0 => unsafe { core::slice::from_raw_parts(list.entries, list.used as usize) },

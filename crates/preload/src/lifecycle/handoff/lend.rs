@@ -10,7 +10,7 @@ use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::{clock, kernel};
 
-/// Whoever receives the sockets that one message passes over a Unix socket.
+/// The process that receives the sockets that one message passes over a Unix socket.
 pub struct Receiver {
     unix_socket: i32,
     /// Whether it can come to the rings, once that was asked.
@@ -18,7 +18,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// That at the other end of `unix_socket`.
+    /// The process at the other end of `unix_socket`.
     pub fn of(unix_socket: i32) -> Receiver {
         Receiver { unix_socket, comes_to_rings: None }
     }
@@ -36,7 +36,8 @@ impl Receiver {
             return connection.hand_over(Reason::Passed);
         }
         match self.guess(connection) {
-            // A relative reads the ring. One that cannot would wait for what lies there, or read what comes behind.
+            // A process of the same family reads the ring. One that cannot would wait for the bytes in the ring, or
+            // read those behind them.
             Guess::Relative if !connection.has_unread() || self.comes_to_rings() => connection.pin(Reason::Passed),
             Guess::Unknown => connection.offer(Reason::Passed),
             Guess::Relative | Guess::Stranger => {
@@ -70,8 +71,9 @@ impl Receiver {
         *self.comes_to_rings.insert(some && all)
     }
 
-    /// Whoever made the other end of a Unix socket receives what is sent over it. A process that is gone may have left it to its
-    /// children, and this one to whatever they have executed.
+    /// Guesses that the process that made the other end of the Unix socket receives what is sent over it. A process
+    /// that is gone may have left the socket to its children, and this process may have left it to the programs that
+    /// its children executed.
     fn guess(&self, connection: &Connection) -> Guess {
         let Some(family) = family::existing() else { return Guess::Stranger };
         let can_attach = || family::with_meeting_surely(|meeting| meeting.can_attach_again()) == Some(true);

@@ -309,7 +309,8 @@ fn fill_parcel(parcel: &mut Parcel, locked: &mut LockedEnds, family: &'static Fa
     parcel.seal(family, member).unwrap_or(-1)
 }
 
-/// Whoever closes the connection here must not end it before the new image has come for it.
+/// Lends the connection to the new image: a process that closes it here must not end it before the new image has come
+/// for it.
 fn lend_to_image(connection: &Connection) {
     if connection.end.stage() <= Stage::Joined {
         connection.learn_cookie();

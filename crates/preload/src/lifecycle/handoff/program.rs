@@ -62,7 +62,7 @@ impl File {
     /// As open(2).
     pub fn open(folder: c_int, path: *const c_char) -> Result<File, Errno> {
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
-        // SAFETY: the path is a string, as whoever names it vouches for.
+        // SAFETY: the caller passes a path that is a string.
         let fd = unsafe { syscall(libc::SYS_openat, [folder as usize, path as usize, flags, 0, 0, 0]) }?;
         Ok(File(fd as c_int))
     }

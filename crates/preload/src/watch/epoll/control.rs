@@ -247,7 +247,7 @@ fn wake_sleepers(epfd: c_int, set: &Set, port: &Port<'_>, events: u32, generatio
     }
     let mut sleep = Sleep::Yes;
     set.with_item(port.fd, |item| {
-        // Used up: whoever has it arms it again.
+        // Used up: the thread that was given its event arms it again.
         if table::generation(port.fd) != generation || item.is_disarmed() {
             return;
         }
@@ -287,7 +287,7 @@ pub fn claim(epfd: c_int, give_up: impl Fn(c_int)) {
 pub fn tell_anew(connection: Connection) {
     for fd in connection.descriptors() {
         let Some(port) = port(fd) else { continue };
-        // A signal handler on top of a look leaves it at that: whoever looks tells what it finds.
+        // A signal handler that has interrupted a look at the set does no more: that look reports what it finds.
         for set in set::sets_of(fd).filter(|set| !set.is_interrupted()) {
             let mut events = 0;
             set.look_at(fd, |item| {

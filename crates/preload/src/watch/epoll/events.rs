@@ -399,7 +399,7 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
         // The edge was the doorbell's; that the socket is writable as well is no news.
         mask = 0;
     } else if readable && mask & !IN != 0 {
-        // The edge is another's, and whoever is told of one is told of all that is true.
+        // Something else made the edge, and an edge reports everything that is true.
         mask |= item.events & IN;
     } else {
         mask &= !IN;
@@ -411,7 +411,8 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
         item.set_told(told);
     }
     item.set_last_news(ticks());
-    // What is armed stays armed for whoever sleeps natively; here it is active again.
+    // The kernel's registration stays armed for threads that sleep in the kernel; in the library's copy it is active
+    // again.
     (Truth::from(mask), true)
 }
 

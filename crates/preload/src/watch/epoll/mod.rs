@@ -250,8 +250,8 @@ pub fn is_slept_on(epfd: c_int) -> bool {
     SLEEPERS.get(epfd as u32 as usize).is_some_and(|count| unsafe { count.as_ref() }.load(Acquire) > 0)
 }
 
-/// This thread is about to sleep on `epfd`. Said before it looks at the set, so that whoever then makes a socket active
-/// hands it over.
+/// This thread is about to sleep on `epfd`. It says so before it looks at the set, so that a thread that makes a socket
+/// active afterwards hands the socket over.
 pub fn fall_asleep(epfd: c_int) {
     if let Some(count) = sleepers(epfd) {
         count.fetch_add(1, AcqRel);

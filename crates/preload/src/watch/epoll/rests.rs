@@ -580,7 +580,7 @@ pub(super) fn forget(fd: c_int) {
     if !confined::has_rests() {
         return;
     }
-    // The kernel goes on telling of it, whoever else has it.
+    // While another descriptor or process has the socket, the kernel goes on reporting it.
     let goes_on = connection::known(fd).is_some_and(|it| it.has_duplicates() || !it.is_last());
     locked(|list| {
         for it in list.entries_mut() {

@@ -29,7 +29,8 @@ pub fn await_room(port: &Port<'_>) {
                 if is_new {
                     item.set_room(Room::Set);
                     if has_sleepers(set.epfd()) || set.is_inner() {
-                        // The kernel looks at its own room once more, and finds it: whoever sleeps looks at the ring's.
+                        // The kernel looks for its own room once more, finds it, and wakes a sleeper, which looks at
+                        // the ring's.
                         register(set.epfd(), fd, item.events, item.data);
                     }
                 }

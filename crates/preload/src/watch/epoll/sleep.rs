@@ -88,8 +88,8 @@ pub fn let_go(connection: Connection, generation: u64) {
     }
 }
 
-/// The set does not ask any more for what comes on the connection: a doorbell of the group's there wakes nobody. Whoever
-/// sleeps on the set may have been taken for woken by one.
+/// The set does not ask any more for what comes on the connection, so a doorbell of the group that is sent there wakes
+/// nobody. A sender may believe that it has woken the threads that sleep on the set by such a doorbell.
 pub(super) fn leave_group(epfd: c_int, set: &Set, port: &Port<'_>) {
     port.quit_group();
     hand_over(epfd, set);
@@ -268,7 +268,7 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
         let Some(port) = port(fd) else { return Scan::Leave };
         let (epfd, before) = (set.epfd(), item.room);
         if alone {
-            // Whoever sleeps on the set from outside hears of the kernel's room.
+            // A thread that sleeps on the set from outside is woken by the kernel's room.
             if before != Room::Kernel {
                 port.go_down_for_room();
             }

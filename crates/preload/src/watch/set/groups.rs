@@ -92,12 +92,14 @@ impl Set {
         if self.groups.load(Relaxed) == 0 {
             return true;
         }
-        // In there: whoever goes to sleep counts itself first, and says so in there afterwards.
+        // Asked under the lock: a thread that goes to sleep counts itself first, and then tells its groups under the
+        // lock.
         self.locked(|state| state.set_asleep(asleep()))
     }
 
-    /// This thread, counted among the sleepers, is about to sleep: false when a group has been rung, or unless sockets
-    /// `may` be active, when one has become so. Whoever makes one active does it in there, and looks for sleepers afterwards.
+    /// This thread, counted among the sleepers, is about to sleep. False when a group has been rung, or when a socket
+    /// has become active, unless sockets `may` be active. A thread that makes a socket active does it under the lock,
+    /// and looks for sleepers afterwards.
     pub fn fall_asleep(&self, may: bool) -> bool {
         let quiet = self.locked(|state| state.set_asleep(true));
         // Looked at afterwards: a signal handler may just have left one.
@@ -109,8 +111,9 @@ impl Set {
         if self.is_inner.swap(1, Relaxed) != 0 {
             return;
         }
-        // Those that sleep as members of a group are to be woken one by one from now on. The groups stay the set's: a
-        // sender may still have their numbers, and a thread that sleeps on the set itself is still woken by them.
+        // Connections that sleep as members of a group are to be woken one by one from now on. The set keeps its
+        // groups: a sender may still have their numbers, and a thread that sleeps on the set itself is still woken by
+        // them.
         self.unless_interrupted(|state| {
             for index in 0..state.member_count {
                 for fd in state.members_at(index).fds {

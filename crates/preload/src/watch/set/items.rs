@@ -12,7 +12,7 @@ const FIRST: usize = 16;
 /// A table of registrations, found by descriptor; the heads of the chains of those whose data are alike; and the list of
 /// the active ones: `capacity` of each, a power of two, behind one another.
 ///
-/// Whoever finds it, finds it whole: a signal handler may look at it on top of whatever is done to it.
+/// A signal handler may interrupt any change of the table, and finds the table consistent.
 #[repr(C)]
 pub(super) struct Items {
     capacity: usize,

@@ -359,7 +359,7 @@ impl Set {
         self.inner().next().is_some()
     }
 
-    /// Has `fd` wake whoever sleeps on the set; false if another does already.
+    /// Has `fd` wake the threads that sleep on the set; false if another descriptor does so already.
     pub fn set_alarm(&self, fd: i32) -> bool {
         ALARMS.store(true, Relaxed);
         self.alarm.compare_exchange(0, fd + 1, AcqRel, Relaxed).is_ok()

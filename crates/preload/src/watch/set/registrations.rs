@@ -39,8 +39,9 @@ pub struct Registered {
 }
 
 impl Set {
-    /// Has the kernel register `fd`, or change its registration, and follows if it does. Whoever the kernel tells of it sees
-    /// the set only afterwards. `Err` with the kernel's answer if there is no address space to follow.
+    /// Has the kernel register `fd`, or change its registration, and does the same here if the kernel does it. A thread
+    /// that the kernel wakes for it can look at the set only afterwards. `Err` with the kernel's answer if there is no
+    /// address space for the registration.
     pub fn follow(&self, fd: i32, events: u32, data: u64, kernel: impl FnOnce() -> i32) -> Result<i32, i32> {
         self.locked(|state| {
             let answer = kernel();
@@ -108,7 +109,8 @@ impl Set {
         const PLAIN: u32 = 0xffff;
         const NOT_LATER: Flags = Flags::DISARMED.or(Flags::KICKED).or(Flags::ADOPTED);
         self.locked(|state| {
-            // In here: whoever says so tells the kernel of all changes afterwards.
+            // Looked at under the lock: a thread that makes the set an inner one tells the kernel of all changes
+            // afterwards.
             if self.is_inner() {
                 return Later::Now;
             }
@@ -120,7 +122,8 @@ impl Set {
                 return Later::Now;
             }
             if item.is_gone() != add {
-                // Added twice the kernel has the answer; what is removed, it believes to be there.
+                // What is added twice, the kernel answers. What the library has removed, the kernel believes to be
+                // there.
                 return if item.is_gone() { Later::Absent } else { Later::Now };
             }
             item.events = events;
