@@ -326,8 +326,8 @@ static void splice_full_b(struct side *side) {
 }
 static void splice_full(void) { two_processes(AF_INET, splice_full_a, splice_full_b); }
 
-/* sendfile may be asked for more than the rest of the file. Whoever has read that rest has read everything: nothing is
- * there for a further look, and its close is no reset. */
+/* sendfile may be asked for more than the rest of the file. A reader that has read that rest has read everything:
+ * nothing is left for a further look, and its close is no reset. */
 static void rest_of_file_a(struct side *side) {
     off_t offset = 0;
     SHOW(sendfile(side->fd, file_of(13878, 4), &offset, 13878 + 50));

@@ -374,9 +374,9 @@ static void cramped_b(struct side *side) {
 }
 static void small_stack(void) { two_processes(AF_INET, cramped_a, cramped_b); }
 
-/* Whoever waits for a reset is told all of it. The kernel sets the error, the end and the readability one after another: a
- * single look may fall between: once in 40,000 resets on a quiet machine, up to 3 times in 200 on a busy one (kernel TCP, ten
- * runs), in bursts. One look after another does in 1 of 25. */
+/* A poll that waits for a reset reports all of it. The kernel sets the error, the end and the readability one after
+ * another, and a single look may fall between: once in 40,000 resets on a quiet machine, up to 3 times in 200 on a busy
+ * one (kernel TCP, ten runs), in bursts. Where a program looks again and again, 1 in 25 does. */
 enum { RESETS = 1000 };
 static void resets_a(struct side *side) {
     static const short asked[] = {POLLIN, POLLRDHUP, POLLIN | POLLRDNORM | POLLRDHUP, 0};

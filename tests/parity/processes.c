@@ -948,8 +948,8 @@ static void say_more(int fd, size_t count, uint64_t at) {
     say("%zu more, first difference %ld", got, differs(in, got, 1, at));
 }
 
-/* The same from child to child. Each has inherited the connection too, and closes that when whoever gave it has closed his
- * own: so for a moment nobody has it but the message. */
+/* The same from child to child. Each child has inherited the connection too, and closes that descriptor when the sender
+ * of the message has closed its own: so for a moment only the message has the connection. */
 static void pass_on(int fd, int left) {
     int channel[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
@@ -1910,8 +1910,8 @@ static void end_executed(void) {
 }
 
 /* The reader's descriptor becomes its standard input with bytes unread, and a process that looks at the other end is killed:
- * before and after each of its system calls in turn, each time on another connection. Whoever sends on, or awaits the
- * answer, the reader gets every byte once. */
+ * before and after each of its system calls in turn, each time on another connection. The reader gets every byte once,
+ * whether the other end sends on or awaits the answer. */
 enum { LEFT_UNREAD = 20000, SENT_ON = 1000 };
 /* Lets the child, which has stopped, go on to its stop number `stop`, and kills it there; false if it has ended before. */
 static bool is_killed_at(pid_t child, int stop) {
@@ -1975,7 +1975,7 @@ static void killed_giving_b(struct side *side) {
 static void killed_giving(void) { two_processes(AF_INET, killed_giving_a, killed_giving_b); }
 
 /* The same for a process that makes its end the standard input, with bytes unread: it takes both directions back to the
- * kernel. Whoever has the end beside goes on. */
+ * kernel. The other process that has the end goes on. */
 static void killed_leaving_a(struct side *side) {
     for (int stop = 1, killed = 1; killed; stop++) {
         int fd = another(side);

@@ -229,7 +229,7 @@ static void take_out(struct side *s, int hand) {
 static void take_in(struct side *s, int hand) {
     struct half *h = &s->in;
     if (!take(s, h, hand)) return;
-    /* Whoever died while it found out may have read as much again. */
+    /* A reader that died while it did this may have read as much again. */
     h->slack += h->want + h->tail_size;
     h->tail_size = 0;
     h->want = 0;
@@ -716,7 +716,7 @@ static int connected(void) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)lane->port), .sin_addr.s_addr = lane->host};
     int fd = (int)must(socket(AF_INET, SOCK_STREAM, 0), "socket");
     if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == -1) {
-        /* Whoever listened may be gone: then the driver says so. */
+        /* The listener may be gone: then the driver says so. */
         int error = errno;
         for (long since = now(); !lane->given_up && now() < since + LIMIT_MS;) rest(100);
         if (!lane->given_up) fail("connect: %s", strerror(error));
@@ -757,7 +757,8 @@ static int descriptors(void) {
 static void judge(void) {
     struct half *in = &lane->side[SURVIVOR].in, *out = &lane->side[SURVIVOR].out;
     struct half *sent = &lane->side[VICTIM].out, *read = &lane->side[VICTIM].in;
-    /* Whoever has just been seen to end has said all in memory, but the driver has to say that nobody comes after. */
+    /* A process that was just seen to end has written all its numbers, but only the driver can say that no process
+     * follows it. */
     uint64_t missing = sent->done[in->epoch] > in->at ? sent->done[in->epoch] - in->at : 0;
     for (uint32_t epoch = in->epoch + 1; epoch < EPOCHS; epoch++) missing += sent->done[epoch];
     /* A reset is told once, to whichever call comes first. */
@@ -1044,7 +1045,7 @@ static void generation(pid_t survivor, uint32_t number) {
         stop_somebody(&random);
         look_around(survivor);
     }
-    /* The first death. Whoever does not come to it by itself is killed. */
+    /* The first death. A victim that does not die by itself is killed. */
     if (p->fate == ORDERLY) {
         rest(p->when);
     } else {

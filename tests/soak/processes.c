@@ -8,7 +8,7 @@
 // any time only one of a side's processes reads and only one writes, so the stream is well defined on kernel TCP. Both
 // ends check every byte against a pattern, and what the calls return against what kernel TCP returns.
 //
-// A side's position in its script lies in memory that all processes of a round share, so that whoever is next goes on
+// A side's position in its script lies in memory that all processes of a round share, so that the next process goes on
 // where the last one stopped. A round that stands still is reported with its seed and the last events of every
 // connection. With ROUND only that round is played. The environment:
 //

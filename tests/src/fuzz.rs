@@ -344,8 +344,9 @@ pub fn difference(kernel: &Said, said: &Said) -> Option<String> {
         .then(|| format!("    kernel:    {}\n    underpass: {}", line(&kernel.lines), line(&said.lines)))
 }
 
-/// Whether a run may say `said` where it says `kernel` on the kernel. A further edge does no harm, but none may be missing; of
-/// room (`o`) the kernel tells with every edge, and whoever was not refused does not wait for it.
+/// Whether a run may say `said` where it says `kernel` on the kernel. A further edge does no harm, but none may be
+/// missing. An edge of room (`o`) may be missing: the kernel reports room with every edge, and a program that was not
+/// refused does not wait for it.
 fn agrees(kernel: &str, said: &str) -> bool {
     let others = |line: &str| line.split(' ').filter(|word| !word.contains('~')).collect::<Vec<_>>().join(" ");
     let told = |id: &str, bit: char| edges(said).any(|(it, bits)| it == id && bits.contains(bit));

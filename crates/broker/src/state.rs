@@ -1,4 +1,4 @@
-//! How the daemon fares: for whoever administers or explains it. The library does not ask.
+//! The state of the daemon, for `underpass metrics`, `doctor` and `policy explain`. The library does not ask for it.
 
 use crate::error::WireError;
 use crate::fields::{Reader, Writer};

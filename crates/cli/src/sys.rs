@@ -214,8 +214,8 @@ impl HeldSignals {
     pub fn stop(&self) -> bool {
         let mut only = MaybeUninit::uninit();
         let mut pending = MaybeUninit::uninit();
-        // SAFETY: each call gets a filled structure, or fills it. Whoever continues this process does so by a SIGCONT, which
-        // is held back and therefore pending.
+        // SAFETY: each call gets a filled structure, or fills it. The process that continues this one sends SIGCONT,
+        // which is held back and therefore pending.
         unsafe {
             libc::signal(libc::SIGTSTP, libc::SIG_DFL);
             libc::sigemptyset(only.as_mut_ptr());
@@ -294,8 +294,8 @@ pub enum ProcessGroup {
 impl Child {
     /// Forks; the child runs `body`, whose value is its exit code should it return.
     ///
-    /// The child has the signals as they were before `held`, and is killed when its parent is killed: whoever kills the
-    /// parent means the program.
+    /// The child has the signals as they were before `held`, and is killed when its parent is killed: a user who kills
+    /// the parent means the program.
     pub fn fork(held: &HeldSignals, group: ProcessGroup, body: impl FnOnce() -> c_int) -> io::Result<Child> {
         // SAFETY: getpid cannot fail. There is one thread, so the child may do whatever its parent might have done.
         let (parent, pid) = unsafe { (libc::getpid(), libc::fork()) };

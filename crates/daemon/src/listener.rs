@@ -109,7 +109,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if self.is_own {
-            // Whoever finds it gone is as well off as whoever finds nobody there.
+            // To a client, a socket that is gone means the same as a socket on which nobody listens.
             let _ = unlink(&self.path);
         }
     }

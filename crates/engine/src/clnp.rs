@@ -123,7 +123,8 @@ impl Internet {
         (self.reassembly.len(), self.pool.len())
     }
 
-    /// Whoever has address `other`, as this host under `own`: known from now on, and at `mac`, also where it was elsewhere before.
+    /// The peer with address `other`, to which this host is known as `own`. The peer is known from now on, and is at
+    /// `mac`, even if it was elsewhere before.
     pub fn peer(&mut self, own: Nsap, other: Nsap, mac: Mac) -> Peer {
         let Internet { pairs, known, addresses, .. } = self;
         addresses.insert(own);

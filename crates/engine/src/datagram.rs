@@ -45,8 +45,8 @@ impl Datagram {
         ip::headers(self.own) + INACTIVE
     }
 
-    /// Whoever has that address, known from now on; none where it is of another version of IP than this entity's. Peers may be added at
-    /// any time.
+    /// The peer with that address, which is known from now on. None where the address is of another version of IP than
+    /// this entity's. Peers may be added at any time.
     pub fn peer(&mut self, address: SocketAddr) -> Option<Peer> {
         // As packets have it, without flow information and scope.
         let address = SocketAddr::new(address.ip(), address.port());

@@ -1,8 +1,9 @@
 //! One area of memory for all packets, in frames of one size: the driver's own packet memory (AF_XDP's UMEM).
 //!
-//! A [`Buffer`] is the right to a frame, and which of its octets are meant. There is one for each frame, it cannot be copied, and
-//! whoever has it may read and write the frame: it goes from layer to layer with the primitive that it is part of. Headers are
-//! pushed in front of the data ([`Arena::push`]), so that data stays where it is from the user to the link.
+//! A [`Buffer`] is the right to a frame, and which of its octets are meant. There is one for each frame, it cannot be
+//! copied, and its owner may read and write the frame. It goes from layer to layer with the primitive that it is part
+//! of. Headers are pushed in front of the data ([`Arena::push`]), so that data stays where it is from the user to the
+//! link.
 #![allow(unsafe_code, reason = "hands out parts of one memory area by tokens that are unique")]
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -88,7 +89,7 @@ impl Buffer {
         self.set(REFUSED, refused);
     }
 
-    /// Whether a router that is congested may mark its packet instead of losing it: whoever sends it heeds that.
+    /// Whether a congested router may mark the packet instead of dropping it, because the sender reacts to marks.
     #[inline]
     pub fn may_be_marked(&self) -> bool {
         self.arena & MAY_BE_MARKED != 0
@@ -173,7 +174,8 @@ struct Memory {
 pub enum Pages {
     /// The system's; a driver asks to have them joined.
     Ordinary,
-    /// Of 2 MiB each, which whoever runs the system has reserved (`vm.nr_hugepages`): fewer to be looked up.
+    /// Of 2 MiB each, which the administrator has reserved (`vm.nr_hugepages`): the processor has fewer pages to look
+    /// up.
     Huge,
 }
 

@@ -2,9 +2,10 @@
 //!
 //! *Event-driven*, each frame is dealt with by itself: the kernel is woken to send it, and it is reclaimed there and then, as a
 //! driver does whose device interrupts for each finished transfer. *Lazy*, frames are sent together, and what was sent before is
-//! reclaimed when the next are sent, and never otherwise. That is faster, and starves whoever has no frame left to send: nothing
-//! is sent, so nothing is reclaimed. *Adaptive* sends frames together as long as they are plenty, and looks once more behind each
-//! transmission: over AF_XDP that costs a load, and what was just sent and can be used again is still in the processor's cache.
+//! reclaimed when the next are sent, and never otherwise. That is faster, and starves a sender that has no frame left:
+//! nothing is sent, so nothing is reclaimed. *Adaptive* sends frames together as long as they are plenty, and looks
+//! once more behind each transmission: over AF_XDP that costs a load, and a frame that was just sent and can be used
+//! again is still in the processor's cache.
 
 /// Which algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -56,7 +56,7 @@ pub enum Watch {
     Ready,
     /// The thread that has asked will be unparked, if only once.
     Armed,
-    /// It will not: whoever waits has to look again.
+    /// The thread will not be unparked: it has to look again by itself.
     Unheard,
 }
 

@@ -294,7 +294,7 @@ impl Link for Packet {
         let pieces = self.pieces_of_longest();
         let count = (self.room.len() / pieces).min(most).min(self.asks);
         if count == 0 {
-            // An error that nobody takes would wake whoever sleeps, time and again.
+            // An error that stays in the socket would wake a sleeping thread time and again.
             if let Ok(Err(errno)) = socket_error(&self.socket) {
                 self.note(&errno.into());
             }

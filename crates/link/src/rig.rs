@@ -242,7 +242,7 @@ impl Namespace {
     /// # Errors
     /// There is no such parameter, or the kernel refuses.
     pub fn set_parameter(&self, path: &str, word: &str) -> io::Result<()> {
-        // They are those of the namespace of whoever opens the file.
+        // The file shows the parameters of the namespace of the process that opens it.
         self.inside(|| std::fs::write(format!("/proc/sys/net/{path}"), word))
     }
 

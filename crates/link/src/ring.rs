@@ -4,8 +4,8 @@
 //! and its first item. So an item that goes alone costs what a line's way costs, and of a batch the rest comes in lines that are
 //! full. The receiver says what it has taken when it finds no more, or when it is told to ([`Receiver::release`]).
 //!
-//! A receiver that is about to sleep says so ([`Receiver::watch`]), and is woken by whoever publishes next; so does a sender that
-//! has found the ring full ([`Sender::watch`]), which is woken when there is room.
+//! A receiver that is about to sleep says so ([`Receiver::watch`]), and the next publication wakes it. A sender that
+//! has found the ring full does the same ([`Sender::watch`]), and is woken when there is room.
 #![allow(unsafe_code, reason = "slots that either end has to itself, as two positions say")]
 
 use crate::Watch;
@@ -483,7 +483,8 @@ mod tests {
         assert_eq!(Counted::strong_count(&item), 1);
     }
 
-    /// From batch to batch the first item lies elsewhere: each that is left is found, whoever goes first and wherever it stands.
+    /// The first item of a batch lies elsewhere in each batch. Every item that is left is found, whichever end is
+    /// dropped first and wherever it stands.
     #[test]
     fn what_was_not_taken_is_dropped_whoever_goes_first() {
         for (taken, sender_first) in (0..=8).flat_map(|taken| [(taken, true), (taken, false)]) {

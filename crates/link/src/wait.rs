@@ -7,7 +7,7 @@ use std::hint::spin_loop;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// As long as a sleep and a wake-up take, roughly: whoever polls that long loses no more than it could have gained.
+/// As long as a sleep and a wake-up take, roughly: a poll of this length costs no more than it could have gained.
 const LONGEST_POLL: Duration = Duration::from_micros(50);
 /// Looks at the link between two looks at the clock.
 const LOOKS: u32 = 16;

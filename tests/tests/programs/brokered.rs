@@ -181,7 +181,7 @@ fn a_daemon_that_dies_costs_no_byte_and_its_successor_goes_on() {
     pair.stage.finish();
 }
 
-/// Whoever survives sees what was sent, then an end, as on kernel TCP.
+/// The surviving end sees what was sent, then an end, as on kernel TCP.
 fn die(sender_dies: bool, expected: &str) {
     let Some(pair) = Pair::members("pump.c", &[]) else { return };
     for round in 1..=8 {

@@ -140,8 +140,9 @@ fn compare(got: &[u8], sent: &[u8], from: Option<usize>) -> [usize; 2] {
     [there, missing]
 }
 
-/// Captures again until what the command says is what it says undisturbed: other programs of this user send as well, which fills a
-/// buffer; and whoever has its turn at the tap, and no processor, has the others drop what they would have to wait for.
+/// Captures again until the command says what it says undisturbed. Other programs of this user send as well, and may
+/// fill a buffer. And where the sender that has its turn at the tap loses its processor, others drop packets rather
+/// than wait for it.
 fn undisturbed<T>(is_so: impl Fn(&Value) -> bool, mut capture: impl FnMut() -> (Value, T)) -> (Value, T) {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -321,7 +322,7 @@ fn it_ends_when_it_was_told_to() {
         "{said}"
     );
     assert!(talks.iter().all(|it| frames(&format!("tcp.port == {}", it.port)) > 2));
-    // When whoever reads it has seen enough, and it is a reader's to see at once.
+    // It ends when the reader of the pipe has seen enough, and what it writes can be read at once.
     let script = format!(
         "{} capture -w - port {port} | tshark -r - -c 30 -T fields -e tcp.len; echo ${{PIPESTATUS[*]}}",
         library::command().display()

@@ -90,8 +90,8 @@ fn a_sleeper_is_rung_once_for_a_message() {
     let Some(stage) = Stage::with(&["cc"]) else { return };
     let (messages, bells, _) = rung(&stage, "sets", &UNPOLLED);
     assert!(bells < messages + messages / 10, "{messages} messages, {bells} doorbells");
-    // One side is asleep whenever it is written to. The other may not be yet: where both run on one processor, whoever is rung
-    // may answer at once.
+    // One side is asleep whenever it is written to. The other may not be asleep yet: where both run on one processor,
+    // the side that is rung may answer at once.
     assert!(bells > messages / 4, "{messages} messages, {bells} doorbells: who does not sleep is not rung");
     stage.finish();
 }

@@ -110,7 +110,7 @@ fn no_memory_is_allocated_after_libraries_were_opened() {
     stage.finish();
 }
 
-/// Whoever reads the counters must not take bytes that nobody counts for none.
+/// A reader of the counters must not take bytes that are not counted for no bytes.
 #[test]
 fn switched_off_connections_are_counted_and_their_bytes_are_not() {
     let Some(stage) = Stage::with(&[]) else { return };

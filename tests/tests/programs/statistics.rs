@@ -1,4 +1,4 @@
-//! What each process says of its connections: its own, once, whoever has them as well.
+//! What each process says of its connections: each process counts its own once, even if other processes have them too.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -57,7 +57,7 @@ pub fn capture(arguments: &CaptureArguments) -> Result<(), Failure> {
     sys::ignore_broken_pipes();
     let mut capture = Capture::begin(arguments, filter)?;
     match capture.go_on(arguments) {
-        // Whoever reads what is written has seen enough.
+        // The reader of the pipe has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         other => other.with_context(|| cannot_write(&arguments.write))?,
     }
@@ -292,7 +292,7 @@ struct People {
 }
 
 impl People {
-    /// Those that there are. Whoever comes next may be asked for at once.
+    /// The users that there are now. Those who come later may be looked for at once.
     fn there() -> People {
         let mut people = People { images: Images::default(), spaces: None, by_cookie: HashMap::new(), asked: None };
         people.ask();

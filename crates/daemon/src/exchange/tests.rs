@@ -232,7 +232,7 @@ fn the_pools_of_two_processes_grow_and_slots_are_used_again() {
         let [first, second] = if n % 2 == 0 { [(1, one), (2, other)] } else { [(2, other), (1, one)] };
         stage.waits(first.0, first.1);
         places.push(stage.meets(second.0, second.1));
-        // A process is the same side of all slots of a pool, whoever asks first.
+        // A process is the same side of all slots of a pool, whichever end asks first.
         let place = places[n as usize];
         let of_pool = places.iter().filter(|it| it.pool == place.pool);
         assert!(of_pool.into_iter().all(|it| it.cookies[0] % 2 == place.cookies[0] % 2), "{places:?}");

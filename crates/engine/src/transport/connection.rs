@@ -113,7 +113,7 @@ pub(super) struct Connection {
     pub peer: Peer,
     /// What it shares with the others to this peer.
     pub way: u32,
-    /// Another one than that of the connection before with this index, whoever that was with.
+    /// A number that tells this connection from the one that had its index before, of any peer.
     pub serial: u16,
     /// This end's reference; the remote one's is 0 until it is known.
     pub src_ref: u16,

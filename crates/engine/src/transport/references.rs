@@ -117,8 +117,9 @@ impl References {
         Some(spread.reference(place))
     }
 
-    /// The connection is gone; its reference is frozen until then, and so is its index. Whether it was pending until now, and is
-    /// counted as that for as long: whoever asks for connections and takes that back at once has no more at a time than others.
+    /// The connection is gone; its reference and its index are frozen `until` then. `was_pending` says whether it was
+    /// pending until now. If so, it counts as pending for as long, so that a peer that asks for connections and takes
+    /// each back at once has no more at a time than other peers.
     pub fn freeze(&mut self, peer: Peer, reference: u16, connection: u32, was_pending: bool, until: Time) {
         let table = &mut self.tables[peer.0 as usize];
         table.taken[usize::from(table.spread.place(reference))] = FROZEN;

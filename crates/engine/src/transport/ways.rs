@@ -222,12 +222,12 @@ impl Way {
         self.waiting.push_back(connection);
     }
 
-    /// Whoever is first waits no more.
+    /// The first of the waiting connections waits no more.
     pub fn pass(&mut self) {
         self.waiting.pop_front();
     }
 
-    /// Whoever is first has had its turn.
+    /// The first of the waiting connections has had its turn, and waits behind the others.
     pub fn turn(&mut self) {
         if let Some(first) = self.waiting.pop_front() {
             self.waiting.push_back(first);

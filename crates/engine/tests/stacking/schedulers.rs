@@ -1,4 +1,4 @@
-//! The same input gives the same PDUs, and the same primitives between all layers, whoever runs them.
+//! The same input gives the same PDUs, and the same primitives between all layers, whichever scheduler runs them.
 
 use crate::user::{Progress, User};
 use crate::watch::{Eye, Watch};

@@ -83,7 +83,7 @@ pub fn with(room: Room, odds: Odds, seed: u64, open: impl FnOnce(&Arena) -> (Add
 }
 
 impl End {
-    /// Whoever has that address is known to it.
+    /// Makes the peer with that address known to this host.
     pub fn introduce(&mut self, whom: Address) -> Peer {
         match whom {
             Address::Ip(whom) => {

@@ -43,7 +43,7 @@ pub struct Agent {
     pub ports: RangeInclusive<u16>,
 }
 
-/// What happens to an agent, for whoever watches it.
+/// What happens to an agent, for the caller to show.
 #[derive(Debug)]
 pub enum Event {
     /// Coordinators may come, and Ctrl-C ends it in order.

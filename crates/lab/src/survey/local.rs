@@ -1,9 +1,9 @@
 //! A survey on one computer: two hosts and two SmartNICs that are network namespaces, joined by a switch.
 //!
-//! The programs of a SmartNIC get a share of the processor's time alone (cgroups), which is all that they have of one. Packets are
-//! processed by whoever sends them, so that a SmartNIC's share bounds its programs and not what the kernel does for them. Where control
-//! groups cannot be made, SmartNICs are as fast as hosts, and that is said. With a folder of Arm builds of the tools, a SmartNIC's
-//! programs run under qemu-user too. Needs root.
+//! The programs of a SmartNIC get only a share of the processor's time (cgroups), which is all that makes them
+//! SmartNICs. The sender of a packet processes it, so a SmartNIC's share bounds its programs and not the kernel's work
+//! for them. Where control groups cannot be made, SmartNICs are as fast as hosts, and the survey says so. With a folder
+//! of Arm builds of the tools, a SmartNIC's programs run under qemu-user too. Needs root.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};

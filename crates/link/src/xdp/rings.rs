@@ -29,7 +29,8 @@ struct Shared<T> {
     descriptors: PhantomData<T>,
 }
 
-// SAFETY: the memory is mapped for as long as this lives, wherever it is, and is reached by atomics or by whoever owns this.
+// SAFETY: the memory is mapped for as long as this value lives, in whichever thread, and only atomics or the owner
+// reach it.
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T: Descriptor> Shared<T> {

@@ -283,7 +283,8 @@ fn frames_of_any_contents_bring_no_packet_that_is_none() {
     }
 }
 
-/// Whether a packet comes past the kernel or through it, it wakes whoever sleeps, with its mark; and without one nobody is woken.
+/// A packet wakes the sleeping thread, with its mark, whether it comes past the kernel or through it. Without a packet
+/// nothing wakes the thread.
 #[test]
 fn a_thread_sleeps_on_it_and_is_woken_by_packets_alone() {
     let Some(cable) = dual_cable(1500) else { return };

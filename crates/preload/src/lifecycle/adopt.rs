@@ -32,8 +32,8 @@ pub fn of(fd: i32) -> Option<Connection> {
     Some(Connection { end: family::existing()?.end(index), index, fd })
 }
 
-/// The same for a socket that is about to have another name, or another process: whoever connects it, by whatever name, all
-/// of them must have one end for it.
+/// The same for a socket that is about to get another descriptor, or another process. Whichever process connects it, by
+/// whichever descriptor, all of them must have one end for it.
 pub fn recognise(fd: i32) -> Option<Connection> {
     if let known @ Known::Socket(_) = table::get(fd)
         && classify(fd, known, kernel::may_carry).is_none()

@@ -98,8 +98,8 @@ impl Drop for Screen {
     }
 }
 
-/// What is drawn on of a terminal of this size: all of any that can be seen. Whoever has the other side of a terminal may call it
-/// 65,535 by 65,535, of which every cell would take memory twice.
+/// The part of a terminal of this size that is drawn on: all of it, for every size that can be seen. The program behind
+/// a terminal may say that it has 65,535 by 65,535 cells, each of which would take memory twice.
 fn drawn_of(terminal: Size) -> Rect {
     const MOST: Size = Size { width: 1024, height: 512 };
     Rect::new(0, 0, terminal.width.min(MOST.width), terminal.height.min(MOST.height))

@@ -102,7 +102,7 @@ pub enum Contestant {
 }
 
 impl Contestant {
-    /// Whoever can do this here.
+    /// The contestants that can do this task on this machine.
     pub fn of(task: Task) -> Vec<Contestant> {
         let variants = Variant::available().map(Contestant::Variant);
         let others: &[Contestant] = match task {

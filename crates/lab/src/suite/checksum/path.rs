@@ -200,7 +200,7 @@ impl Path {
             Progress { received: AtomicU64::new(0), all: AtomicU64::new(NOT_KNOWN), failed: AtomicBool::new(false) };
         let ([here, there], (up, is_up)) = (&self.cable.ends, channel());
         let Pair { first, second } = self.processors;
-        // Whoever fails, or panics, ends the other.
+        // A thread that fails, or panics, ends the other thread.
         let give_up = || progress.failed.store(true, Release);
         thread::scope(|scope| {
             let receive = || {

@@ -8,7 +8,7 @@ use underpass_engine::layer::{Layer, Outbox};
 use underpass_engine::service::{Cep, Indication, Peer, Request, Time};
 use underpass_link::arena::{Arena, Buffer};
 
-/// What the receiving end has seen, for whoever measures.
+/// What the receiving end has seen, for the measuring thread.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Octets since the first message.

@@ -148,14 +148,14 @@ fn a_thread_sleeps_on_it_and_is_woken_by_packets_alone() {
         other => panic!("{other:?}"),
     }
     assert!(from.link.check().is_ok(), "it is told once");
-    // What follows is sent all the same, and heard by whoever comes.
+    // The packets after that are sent all the same, for a receiver that may come.
     from.send_all(&[datagram(there, 3, 100), datagram(there, 4, 100)]);
     wait("the error", || from.link.check().err());
     assert_eq!((from.link.counters().unsent, from.left()), (0, 0));
     returns_all(from, GEOMETRY);
 }
 
-/// Whoever does not read loses packets, as over any network, and hears how many.
+/// A receiver that does not read loses packets, as over any network, and is told how many.
 #[test]
 fn what_there_is_no_room_for_is_lost_and_counted() {
     let Some(cable) = dual_cable(1500) else { return };

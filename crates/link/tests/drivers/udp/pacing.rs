@@ -1,4 +1,4 @@
-//! Packets to a peer leave at its pace, whoever keeps the time, and hold up no other peer's.
+//! Packets to a peer leave at its pace, whether the kernel or the driver keeps the time, and hold up no other peer's.
 
 use super::super::support::{End, datagram, wait};
 use super::{FOUR, GEOMETRY, dual_cable, ends, header, local_ends};
