@@ -68,7 +68,7 @@ pub struct Abilities {
     pub numbers: bool,
     /// It proves connections of its own network namespace by their addresses.
     pub addresses: bool,
-    /// It knows who asks without a race.
+    /// It learns which process asks without a race.
     pub pidfd: bool,
 }
 

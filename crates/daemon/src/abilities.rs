@@ -21,7 +21,7 @@ pub struct Abilities {
     pub evidence: Kernel,
     /// Cookie of the network namespace that the daemon is in (Linux 5.14).
     pub network: Option<u64>,
-    /// It knows who asks without a race (Linux 6.5).
+    /// It learns which process asks without a race (Linux 6.5).
     pub pidfd: bool,
     /// Descriptors that it may have.
     pub descriptors: u64,

@@ -72,7 +72,7 @@ mod tests {
         let mut bucket = Bucket::new(0);
         let free = (0..10_000).take_while(|_| bucket.take(0, 5000) == 0).count();
         assert_eq!(free, 1000);
-        // Who is read later is not turned away.
+        // A user who is read later is not turned away.
         assert!(!bucket.is_overdrawn(0));
         let further = (0..10_000).take_while(|_| bucket.take(0, 5000) > 0 && !bucket.is_overdrawn(0)).count();
         assert!((400..600).contains(&further), "{further}");

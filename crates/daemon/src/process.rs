@@ -1,4 +1,4 @@
-//! Who has connected to the daemon, as the kernel attests it.
+//! The process that has connected to the daemon, as the kernel attests it.
 
 use crate::sys;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,7 +19,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Who has connected this Unix socket; with its control group, if that is asked for.
+    /// The process that has connected this Unix socket; with its control group, if that is asked for.
     ///
     /// # Errors
     /// ESRCH for a process that has ended, or that the daemon's PID namespace does not see; otherwise what the kernel says.

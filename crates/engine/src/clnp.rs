@@ -53,7 +53,7 @@ struct Pair {
     identifier: u16,
 }
 
-/// Whom to tell what became of a packet, and its header.
+/// Where to send an error report about a packet, and the packet's header.
 #[derive(Debug)]
 struct Blame {
     mac: Mac,
@@ -218,7 +218,7 @@ impl Internet {
             other => {
                 match other {
                     Ok((Clnp::Report(_), _)) => counters.reports_received += 1,
-                    // Who has sent it cannot be believed.
+                    // No report is sent: the source address cannot be trusted.
                     Err(NotClnp::Checksum) => counters.corrupt += 1,
                     _ => counters.malformed += 1,
                 }
@@ -302,7 +302,8 @@ impl Internet {
     }
 }
 
-/// Between whom it is, and which part of a packet unless it is the whole; or why it is thrown away, if that is anybody's matter.
+/// The pair of addresses that a packet is between, and which part it is unless it is whole. Or the reason why it is
+/// discarded, if that is to be reported.
 #[inline]
 fn accept(
     header: &Header<'_>,
@@ -324,7 +325,7 @@ fn accept(
     }
     let Some(&index) = known.get(&(header.destination, header.source)) else {
         counters.unknown += 1;
-        // Who is not known is not told that this host is there.
+        // A stranger is not told that this host exists.
         return Err(Some(Discard::UNKNOWN_DESTINATION).filter(|_| !addresses.contains(&header.destination)));
     };
     if unsupported {

@@ -115,7 +115,8 @@ impl Convergence {
         Some(connection)
     }
 
-    /// A DT has come, which ends its TSDU or does not: who sent the NSDU, if the DT is all of it.
+    /// A DT has come, which ends its TSDU or does not. Returns the peer that sent the NSDU if the DT is all of the
+    /// TSDU.
     #[inline]
     fn whole(&mut self, cep: Cep, end: bool) -> Option<Peer> {
         let connection = self.used(cep)?;

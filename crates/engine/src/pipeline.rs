@@ -79,7 +79,7 @@ impl User {
         self.indications.pop()
     }
 
-    /// Who calls this is about to sleep, and would be woken when the layers say something.
+    /// For a caller that is about to sleep: it is woken when the layers say something.
     pub fn watch(&mut self, waker: Waker) -> Watch {
         self.indications.watch(waker)
     }
@@ -243,8 +243,8 @@ impl Worker {
         }
     }
 
-    /// Who calls this is about to sleep, and would be woken when anything comes from a neighbour, or there is room for what one has
-    /// had none for. `waker` is for neighbours; a link in memory unparks the calling thread.
+    /// For a caller that is about to sleep: it is woken when anything comes from a neighbour, or when a neighbour has
+    /// room again for what it had no room for. `waker` is for neighbours; a link in memory unparks the calling thread.
     pub(crate) fn watch(&mut self, waker: &Waker) -> Watch {
         let Worker { below, column, above, .. } = self;
         let mut all = above.requests.watch(waker.clone());

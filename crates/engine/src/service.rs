@@ -48,7 +48,7 @@ pub enum Request {
     Connect {
         /// Chosen by the user.
         tag: u32,
-        /// Whom to.
+        /// The peer that it goes to.
         to: Peer,
         /// What is asked for.
         details: Box<Details>,
@@ -85,7 +85,7 @@ pub enum Request {
     },
     /// N-UNITDATA request.
     Unitdata {
-        /// Whom to.
+        /// The peer that it goes to.
         to: Peer,
         /// A packet.
         buffer: Buffer,
@@ -104,7 +104,7 @@ pub enum Indication {
     Connect {
         /// The connection to be.
         cep: Cep,
-        /// Who asks.
+        /// The peer that asks.
         from: Peer,
         /// What is asked for.
         details: Box<Details>,
@@ -166,7 +166,7 @@ pub enum Indication {
     },
     /// N-UNITDATA indication.
     Unitdata {
-        /// Who sent it.
+        /// The peer that sent it.
         from: Peer,
         /// A packet.
         buffer: Buffer,

@@ -46,8 +46,7 @@ impl<L: Link> Stack<L> {
         &self.link
     }
 
-    /// The same, to be asked what has befallen it, or told something. Who takes packets or buffers from it takes them from the
-    /// layers.
+    /// The same, to change it. A caller that takes packets or buffers from it takes them away from the layers.
     pub fn link_mut(&mut self) -> &mut L {
         &mut self.link
     }
@@ -222,8 +221,8 @@ const STEP: u32 = 128;
 /// - A TPDU of a layer has room for one of the layer above.
 /// - A layer takes more at a time than the one above, or a user that reads nothing would keep its own acknowledgements out. It is
 ///   not much more: a layer acknowledges at half of what it takes, and buffers are lent until all layers have.
-/// - Who stands higher is more patient, since the layer below may be about to mend what is late.
-/// - The network's congestion is the lowest layer's business alone.
+/// - Upper layers have longer timeouts, because the layer below may be about to repair what is late.
+/// - Only the lowest layer controls the network's congestion.
 pub fn config(top: Config, level: usize, layers: usize) -> Config {
     let (below, above) = ((layers - 1 - level) as u32, level as u32);
     let Times { t1, t1_least, slack, stall, .. } = top.times;

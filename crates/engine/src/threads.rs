@@ -1,9 +1,9 @@
 //! A thread for each worker of a [`crate::pipeline`], each on a processor of its own where there are enough.
 //!
-//! Who has nothing to do spins for a while, then gives way, then sleeps until something comes, a timer runs out, or a neighbour has
-//! room for what is meant for it. With more threads than processors nobody spins, since who could bring something may be waiting
-//! for the processor. The thread with the link sleeps in poll(2), on the link and a bell that its neighbour rings; over a link in
-//! memory it parks as the others do.
+//! A thread that has nothing to do spins for a while, then gives way, then sleeps until something comes, a timer runs
+//! out, or a neighbour has room for what the thread has for it. With more threads than processors no thread spins,
+//! because the thread that could bring something may be waiting for the processor. The thread with the link sleeps in
+//! poll(2), on the link and a bell that its neighbour rings; over a link in memory it parks as the others do.
 
 use crate::pipeline::Worker;
 use crate::service::Time;

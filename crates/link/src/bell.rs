@@ -25,7 +25,7 @@ impl Bell {
         Ok(Arc::new(Bell { descriptor }))
     }
 
-    /// Wakes who sleeps on it, now or when it next does.
+    /// Wakes the thread that sleeps on it, now or when it next sleeps.
     pub fn ring(&self) {
         // It fails where it was rung 2^64 - 1 times, and so is readable.
         let _ = write(&self.descriptor, &1u64.to_ne_bytes());
@@ -44,7 +44,7 @@ impl AsFd for Bell {
     }
 }
 
-/// Whom to wake, and how.
+/// The thread to wake, and how it sleeps.
 #[derive(Clone, Debug)]
 pub enum Waker {
     /// It parks.

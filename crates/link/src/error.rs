@@ -174,7 +174,7 @@ pub enum Fault {
     /// The way to one peer takes longer packets than before, or only shorter ones; longer ones are refused. Told once.
     #[error("the longest packet to {peer} is now of {is} octets, and was of {was}")]
     Path {
-        /// Who is at its end.
+        /// The peer at its end.
         peer: SocketAddr,
         /// Octets of the longest packet before.
         was: usize,
@@ -184,7 +184,7 @@ pub enum Fault {
     /// What was sent to one peer did not get there, or did not leave; it is lost.
     #[error("{peer} cannot be reached ({error}); `ip route get {}` shows the way, and `ss -lun` there who listens", peer.ip())]
     Unreachable {
-        /// Who.
+        /// The peer.
         peer: SocketAddr,
         /// What the kernel, or a router, said.
         error: io::Error,

@@ -65,9 +65,9 @@ impl Ecn {
 /// What both headers say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Who sent it; an IPv6 address without flow information and scope.
+    /// The sender; an IPv6 address without flow information and scope.
     pub source: SocketAddr,
-    /// Whom it is for.
+    /// The receiver.
     pub destination: SocketAddr,
     /// Differentiated services and [`Ecn`].
     pub class: u8,

@@ -47,7 +47,7 @@ struct Shared<T> {
 /// What either end leaves to the other.
 #[derive(Default)]
 struct Sleepers {
-    /// Whom to wake.
+    /// The threads to wake.
     receiver: Option<Waker>,
     sender: Option<Waker>,
     /// Where the receiver has stopped for good.
@@ -91,7 +91,7 @@ struct Cursor {
 }
 
 impl Cursor {
-    /// Takes the next item. Only the receiver calls this, or who comes after it.
+    /// Takes the next item. Only the receiver calls this, or `drop` after it.
     #[inline]
     fn next<T>(&mut self, shared: &Shared<T>) -> Option<T> {
         let slot = if self.head == self.tail {
@@ -176,7 +176,7 @@ impl<T> Sender<T> {
         self.tail.wrapping_sub(self.head) == capacity
     }
 
-    /// Asks that who calls this be woken when there is room; [`Watch::Ready`] if there is some already.
+    /// Has the caller woken when there is room; [`Watch::Ready`] if there is some already.
     pub fn watch(&mut self, waker: Waker) -> Watch {
         let crowded = &self.shared.crowded.0;
         lock(&self.shared.sleepers).sender = Some(waker);
@@ -284,7 +284,7 @@ impl<T> Receiver<T> {
         self.at.head == self.at.tail && self.at.published(&self.shared).is_none()
     }
 
-    /// Asks that who calls this be woken when something comes; [`Watch::Ready`] if something is there already.
+    /// Has the caller woken when something comes; [`Watch::Ready`] if something is there already.
     pub fn watch(&mut self, waker: Waker) -> Watch {
         self.release();
         let watched = &self.shared.watched.0;
@@ -360,7 +360,7 @@ mod models {
         });
     }
 
-    /// Who watches and parks is unparked: loom finds a thread that parks for ever.
+    /// A thread that watches and parks is unparked: loom finds a thread that parks for ever.
     #[test]
     fn a_watcher_is_unparked() {
         loom::model(|| {

@@ -25,7 +25,7 @@ pub enum PolicyError {
     Owner {
         /// The file or folder.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
     },
     /// Others than its owner may change it, or replace it in a folder above it.

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 /// The longest entry that is read, in octets: a group names all its members.
 const LONGEST: usize = 1 << 24;
 
-/// Who knows users and groups.
+/// A source of the numbers of users and groups.
 pub trait Names {
     /// The number of the user of this name; `None` where there is none.
     fn user(&self, name: &str) -> io::Result<Option<u32>>;

@@ -1,4 +1,4 @@
-//! Who may share memory with whom.
+//! The rules that say which two users may share memory.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub enum Network {
 /// An end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct End<'a> {
-    /// Whose it is.
+    /// Its user.
     pub user: &'a User,
     /// Where; `None` where that is not known.
     pub network: Option<Network>,
@@ -175,8 +175,8 @@ pub struct Decision<'a> {
     pub grounds: Grounds<'a>,
 }
 
-/// Who may share memory with whom: one user with itself, the members of a group, and whom an allowing rule names; but
-/// never whom a denying rule names.
+/// Which two users may share memory: a user with itself, the members of a group, and the users that an allowing rule
+/// names; but never the users that a denying rule names.
 #[derive(Clone, Debug)]
 pub struct Policy {
     pub(crate) same_user: bool,
@@ -245,7 +245,7 @@ impl Policy {
         [self.allow.len(), self.deny.len()]
     }
 
-    /// With whom this user may share memory, and with whom never, in words.
+    /// In words: the users with which this user may share memory, and those with which it never may.
     pub fn partners(&self, user: &User) -> [Vec<String>; 2] {
         let rules = |rules: &[Rule]| -> Vec<String> {
             rules.iter().filter(|rule| rule.speaks_of(user)).map(Rule::to_string).collect()

@@ -301,7 +301,7 @@ mod tests {
     use super::*;
     use sha2::{Digest, Sha256};
 
-    /// Who changes one without the other runs what nobody has read.
+    /// Fails if only one of the two was changed: the GPU would run something other than the source that is read.
     #[test]
     fn the_ptx_was_compiled_from_this_source() {
         let digest = Sha256::digest(include_bytes!("kernels.cu"));

@@ -26,7 +26,7 @@ pub struct Socket {
     pub state: &'static str,
     pub cookie: u64,
     pub inode: u64,
-    /// Whose it is.
+    /// Its owner.
     pub user: u32,
     /// Bytes in the kernel that were not received yet, doorbells included, and that were not acknowledged yet.
     pub queues: [u32; 2],

@@ -25,7 +25,7 @@ pub enum Other {
     Unknown,
 }
 
-/// Who tells.
+/// A source of evidence about the other end.
 pub trait Evidence {
     /// The other end of the connection of this socket.
     fn other_end(&self, of: &Facts) -> Other;

@@ -277,7 +277,7 @@ fn what_a_process_had_goes_with_it() {
     assert!(stage.exchange.is_unused(ProcessId(1)) && !stage.exchange.is_unused(ProcessId(2)));
     stage.exchange.expire(GRACE_NS);
     assert!(stage.exchange.is_unused(ProcessId(2)));
-    // Who comes too late waits for one that never comes, and is forgotten.
+    // An end that asks too late waits for an other end that never asks, and is forgotten.
     stage.waits(2, 14);
     stage.exchange.expire(ASK_NS);
     assert!(stage.exchange.is_waited());

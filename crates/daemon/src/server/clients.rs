@@ -24,7 +24,7 @@ pub struct Client {
 /// A process that has connected.
 #[derive(Debug)]
 pub struct Known {
-    /// Who it is, and how its end is seen.
+    /// The process, and a descriptor that shows its end.
     pub process: Process,
     /// Its connections.
     pub clients: usize,

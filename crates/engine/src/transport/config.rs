@@ -33,7 +33,8 @@ pub struct Config {
     /// Connections that others may have asked for and that are not open yet, or rest without having been; further ones are refused.
     /// One peer has no more than half of them.
     pub pending: u32,
-    /// A random number, by which references are such as nobody guesses who does not see them; with 0 they count from 1.
+    /// A random number that makes references hard to guess for an attacker who does not see them; with 0 they count
+    /// from 1.
     pub secret: u64,
     /// Timers.
     pub times: Times,

@@ -2,9 +2,10 @@
 //! the network objects. The credit stays what the receiver has room for.
 //!
 //! In a network of short round trips the window then grows by one with each, and shrinks in proportion to how far a round trip is
-//! beyond a target (after Swift, SIGCOMM 2020), by a fifth for a mark (RFC 8511) and by half for a loss: queues stay short. In one of
-//! long round trips others fill the queues in any case, and who heeds the delay gets nothing. There it is as TCP's (CUBIC, RFC
-//! 9438): a delay only ends the doubling, and a loss shrinks it by three tenths.
+//! beyond a target (after Swift, SIGCOMM 2020), by a fifth for a mark (RFC 8511) and by half for a loss: queues stay
+//! short. In a network of long round trips others fill the queues in any case, and a sender that gives way to the delay
+//! gets nothing. There the window is as TCP's (CUBIC, RFC 9438): a delay only ends the doubling, and a loss shrinks the
+//! window by three tenths.
 
 use crate::service::Time;
 
@@ -12,7 +13,8 @@ use crate::service::Time;
 const ONE: u32 = 256;
 const MS: u64 = 1_000_000;
 /// By how much Reno's window grows with each round trip where it shrinks by three tenths only, 3 · (1 − 0.7) / (1 + 0.7) = 0.53, in
-/// 1/256. RFC 9438 has it grow by one from where it was cut last; Linux does not, and who does gets more beside it.
+/// 1/256. RFC 9438 has it grow by one from where it was cut last; Linux does not, and a sender that does gets more than
+/// Linux.
 const RENO: u64 = 136;
 /// How far from its middle the cubic curve is looked at, in ms.
 const REACH: i64 = 100_000;
@@ -161,7 +163,7 @@ impl Congestion {
     }
 
     fn cut(&mut self, window: u32) {
-        // Who was cut below where it was before leaves room for others.
+        // A window that is cut before it has grown back to the size of its last cut leaves room for others.
         let middle = if self.window < self.cubic.middle { self.window - self.window / 20 * 3 } else { self.window };
         (self.cubic.middle, self.cubic.origin) = (middle, None);
         self.window = window.max(ONE);

@@ -40,7 +40,7 @@ impl Promises {
         self.short.push_back(connection);
     }
 
-    /// Whose turn it is, if there is something to be given.
+    /// The connection that is next, if there is something to promise.
     #[inline]
     pub fn next(&mut self) -> Option<u32> {
         if self.short.is_empty() || self.given >= self.most { None } else { self.short.pop_front() }

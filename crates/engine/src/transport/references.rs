@@ -9,7 +9,7 @@ use super::slots::NONE;
 use crate::service::{Peer, Time};
 use std::collections::VecDeque;
 
-/// Who has which reference.
+/// Which connection has which reference.
 #[derive(Debug, Default)]
 pub(super) struct References {
     secret: u64,

@@ -62,7 +62,8 @@ impl Transport {
         self.send_data(cep.0, now, out);
     }
 
-    /// Sends as many DTs as the other end's credit and the window to this peer allow, behind those who wait for room already.
+    /// Sends as many DTs as the other end's credit and the window to this peer allow, behind the connections that wait
+    /// for room already.
     pub(super) fn send_data(&mut self, index: u32, now: Time, out: &mut Outbox) {
         let Some(connection) = self.connections[index as usize].as_ref() else { return };
         let way = connection.way;
@@ -85,7 +86,7 @@ impl Transport {
         self.ways.at(connection.way).wait(index);
     }
 
-    /// Those who wait for room on a way send in turn, as long as there is some.
+    /// Connections that wait for room on a way send in turn, as long as there is room.
     pub(super) fn serve(&mut self, way: u32, now: Time, out: &mut Outbox) {
         while let Some(index) = self.ways.at(way).first() {
             match self.ways.at(way).room(now) {

@@ -1,16 +1,19 @@
-//! What connections to one peer share: how many DTs may be under way, how fast they go, and whose turn it is.
+//! What connections to one peer share: how many DTs may be under way, how fast they go, and which connection sends
+//! next.
 //!
-//! All of them go over one way through the network, and compete with others on it as one. So the window of [`Congestion`] is the
-//! peer's: a new connection finds it as the others have made it, and many get no more than one. Within it they are served by deficit
-//! round robin (Shreedhar and Varghese, SIGCOMM 1995): who has something to send and finds no room waits behind all others that do,
-//! and sends octets for one TPDU of the longest, as far as they go, with each turn. Who finds room while nobody waits sends at once,
-//! so that one connection by itself pays for nothing of this.
+//! They all go over one way through the network, and compete with other traffic on it as one. So the window of
+//! [`Congestion`] belongs to the peer: a new connection finds it as the others have made it, and many connections get
+//! no more than one. Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995) divides the window among them: a
+//! connection that has something to send and finds no room waits behind the others that wait, and may send as many
+//! octets with each turn as the longest TPDU has. A connection that finds room while no other waits sends at once, so
+//! that a single connection pays nothing for this.
 //!
-//! Where a round trip takes a millisecond or more, the network is taken for a wide one. There DTs leave spread over the round trip
-//! rather than as acknowledgements come, in pairs as TCP's do: of those that come together at a queue that is full the second is thrown
-//! away, and who sends one by one takes more than its part. Each pair has its time, a quarter faster than the window needs, twice as fast while the window
-//! doubles, and what is late by a millisecond at most goes at once. Where it takes less, a timer is no finer than the window itself,
-//! and nothing is spread.
+//! Where a round trip takes a millisecond or more, the network is taken for a wide one. There DTs leave spread over the
+//! round trip rather than as acknowledgements come. They leave in pairs, as TCP's segments do: a full queue drops the
+//! second of two packets that come together, so a sender of single DTs would take more than its part from TCP. Each
+//! pair has its time, a quarter faster than the window needs, twice as fast while the window doubles. A pair that is
+//! late by a millisecond at most goes at once. Where a round trip takes less, a timer is no finer than the window
+//! itself, and nothing is spread.
 
 use super::congestion::Congestion;
 use crate::service::{Peer, Time};
@@ -56,7 +59,7 @@ pub(super) struct Way {
     /// When the next pair of DTs may be sent; and the second of the last one was not sent.
     next: Time,
     second: bool,
-    /// Whose DTs were acknowledged last, and when.
+    /// The connection whose DTs were acknowledged last, and when.
     heard: (u32, Time),
     is_timed: bool,
 }
@@ -212,7 +215,7 @@ impl Way {
         !self.waiting.is_empty()
     }
 
-    /// Who waits, first.
+    /// The first of the connections that wait.
     pub fn first(&self) -> Option<u32> {
         self.waiting.front().copied()
     }

@@ -90,9 +90,9 @@ pub enum Clnp<'a> {
 pub struct Report {
     /// How long it may still be under way, in units of 500 ms.
     pub lifetime: u8,
-    /// Who has sent what was thrown away.
+    /// The address of the sender of the discarded packet.
     pub destination: Nsap,
-    /// Who has thrown it away.
+    /// The address of the entity that has discarded it.
     pub source: Nsap,
     /// Why.
     pub discard: Discard,
@@ -130,9 +130,9 @@ pub struct Header<'a> {
     pub lifetime: u8,
     /// Whether its loss is to be reported (ER).
     pub reports_errors: bool,
-    /// Whom it is for.
+    /// The destination address.
     pub destination: Nsap,
-    /// Whom it is from.
+    /// The source address.
     pub source: Nsap,
     /// Where it may be segmented (SP).
     pub segment: Option<Segment>,

@@ -1,4 +1,4 @@
-//! How much an entity holds, for whom and for how long; and what it says of that to its user.
+//! How much an entity holds for each peer, and for how long; and what it says of that to its user.
 
 use super::entity::{Entity, cr};
 use super::{MS, OTHER, SECOND, config, dr};
@@ -130,7 +130,8 @@ fn what_waits_is_bounded_and_told() {
     assert_eq!(entity.fates.iter().filter(|it| it.1 == Fate::Refused).count(), 18);
 }
 
-/// What all connections together may be sent is no more than there are buffers for; who got less gets more when there are some again.
+/// The credit of all connections together is no more than there are buffers for. A connection that got less gets more
+/// when buffers are free again.
 #[test]
 fn credit_promises_no_more_than_there_are_buffers() {
     let mut entity = Entity::new(Config { receive: 16, ..config() });

@@ -105,7 +105,7 @@ fn nothing_is_sent_again_beyond_the_window() {
     assert!(entity.told.is_empty(), "{:?}", entity.told);
 }
 
-/// Who keeps more than half of its credit is sent the rest, without waiting for W.
+/// An end whose user keeps more than half of its credit grants the rest at once, without waiting for W.
 #[test]
 fn a_window_that_is_closed_is_opened_for_less_than_half_of_the_credit() {
     for class in [Class::Two, Class::Four] {
@@ -176,7 +176,8 @@ fn buffers_for_acknowledgements_go_by_turns() {
     }
 }
 
-/// What a CC says of the longest TPDU is what the CR has asked in (X.224 §13.4.3): who knows no F0 is not told by it.
+/// A CC gives the longest TPDU in the parameter that the CR has used (X.224 §13.4.3): an entity that does not know F0
+/// gets C0.
 #[test]
 fn the_longest_tpdu_is_answered_as_it_was_asked() {
     let size = TpduSize::new;
@@ -201,7 +202,7 @@ fn the_longest_tpdu_is_answered_as_it_was_asked() {
     }
 }
 
-/// Who knows no F0 learns of the longest TPDU from C0, and answers with that.
+/// An entity that does not know F0 learns of the longest TPDU from C0, and answers with C0.
 #[test]
 fn a_cr_says_the_longest_tpdu_in_both_ways() {
     for (size, power, units) in [(1408, 1024, 11), (128, 128, 1), (65_408, 8192, 511)] {
@@ -413,7 +414,8 @@ fn expedited_data_that_nobody_reads_takes_little_more_than_the_credit() {
         for number in 0..8 {
             assert_eq!(expedited(&mut entity, number), [format!("EA → 0x004d, number {number}")]);
         }
-        // The second time as it must be where something may be lost, then as nobody may who has no EA.
+        // A repetition, which is right where an EA may be lost; then, in class 4, an ED out of turn: its sender has had
+        // no EA.
         let others: &[u32] = if class == Class::Four { &[8, 8, 9] } else { &[8] };
         for &number in others {
             assert_eq!(expedited(&mut entity, number), [""; 0]);

@@ -20,7 +20,7 @@ const ROUNDS: u64 = 8;
 /// Hostile octets, unless `UNDERPASS_TEST_OCTETS` says how many, and the first seed behind those of the test that always runs.
 const OCTETS: u64 = 100_000_000;
 const FIRST: u64 = 1 << 20;
-/// Somebody who has no connection.
+/// A peer that has no connection.
 const STRANGER: Peer = Peer(1);
 
 /// Where the connection of the honest ends stands when hostile octets come.
@@ -250,7 +250,8 @@ fn is_told_apart(kind: Kind, from: Peer, stand: Stand, config: &Config) -> bool 
         || config.class == Class::Four
             && match kind {
                 Kind::Random => config.checksum,
-                // A CR that was changed to one of a class without checksums is refused to who has sent the right one.
+                // Where a CR was changed to a class without checksums, the refusal goes to the peer that sent the right
+                // CR.
                 Kind::Changed => config.checksum && stand != Stand::Connecting,
                 // With numbers of seven bits, one that comes again after 128 others is taken for a new one.
                 Kind::Replayed => config.extended,
@@ -388,7 +389,7 @@ fn silence_is_no_flaw() {
     }
 }
 
-/// Who asks for many connections gets no more memory than for so many.
+/// A peer that asks for many connections gets memory for a limited number only.
 #[test]
 fn no_more_than_so_many_are_pending() {
     let config = configs().last().unwrap();

@@ -88,7 +88,7 @@ fn side(own: usize, layers: usize, parts: u32, arena: &Arena, all: &mut Vec<Buff
     Side { groups, logs, progress }
 }
 
-/// Who runs the layers of one end in virtual time.
+/// A scheduler that runs the layers of one end in virtual time.
 trait Runs {
     fn poll(&mut self, now: Time) -> bool;
     fn due(&self) -> Option<Time>;

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 /// Of a datagram that was sent to somebody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Complaint {
-    /// Whom it was for.
+    /// The peer that it was sent to.
     pub peer: SocketAddr,
     /// By its number.
     pub errno: i32,

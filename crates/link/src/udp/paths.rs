@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 /// The way to a peer.
 #[derive(Debug)]
 pub struct Path {
-    /// Who is at its end.
+    /// The peer at its end.
     pub peer: SocketAddr,
     /// The same, as the kernel has it.
     pub name: Name,

@@ -41,7 +41,7 @@ pub enum Outcome {
     Lost {
         /// How many.
         packets: usize,
-        /// Whom they are for.
+        /// The peer that they go to.
         peer: SocketAddr,
         /// What the kernel says.
         error: io::Error,
@@ -50,7 +50,7 @@ pub enum Outcome {
     Failed {
         /// How many.
         packets: usize,
-        /// Whom they are for.
+        /// The peer that they go to.
         peer: SocketAddr,
         /// Octets of the first.
         octets: usize,

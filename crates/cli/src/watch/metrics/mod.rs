@@ -21,9 +21,9 @@ use crate::say;
 use crate::settings::Settings;
 use totals::Totals;
 
-/// How soon a signal is minded.
+/// How soon a signal is noticed.
 const TICK: Duration = Duration::from_millis(100);
-/// Who asks sooner after a look is told of that one: many scrapes at once do not keep the others waiting.
+/// A scrape within this time of a look gets the result of that look: many scrapes at once do not delay each other.
 const FRESH: Duration = Duration::from_millis(20);
 /// Time from one look to the next, unless another is asked for.
 const INTERVAL: Duration = Duration::from_secs(5);

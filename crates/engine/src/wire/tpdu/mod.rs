@@ -139,7 +139,7 @@ pub struct Envelope {
     pub code: Code,
     /// Octets of its header, LI counted.
     pub header_len: usize,
-    /// Whom it is for; `None` in the data of classes 0 and 1.
+    /// The destination reference; `None` in the data of classes 0 and 1.
     pub dst_ref: Option<u16>,
 }
 

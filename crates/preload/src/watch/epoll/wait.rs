@@ -186,12 +186,12 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
             collect(epfd, set, &mut events);
         }
         let idle = idle_for > KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
-        // Who goes to sleep at once asks the kernel by that.
+        // A call that goes to sleep at once asks the kernel by that.
         let sleeps = began.is_none() && events.count == 0 && idle && !expired && !(overdue && any_news(set)) && {
             polled_enough = !began.insert(begin(set)).polls() || any_waits(set);
             polled_enough || !set.is_active()
         };
-        // Who asks what is there now is told all of it.
+        // A call that does not wait is told everything that is there.
         let in_doubt = (core::mem::take(&mut events.in_doubt) || set.has_quiet()) && events.count < events.most;
         if !sleeps && (overdue || (expired && in_doubt) || (events.count == 0 && (idle || expired))) {
             set.asked().store(ticks(), Relaxed);
