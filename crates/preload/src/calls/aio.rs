@@ -30,9 +30,9 @@ const _: () = assert!(core::mem::offset_of!(Request, event) == core::mem::offset
 /// What aio_error(3) says of a request that has gone well.
 const DONE: c_int = 0;
 
-/// The connection is about to be read past the library; or what is left of its stream in the ring has answered this
-/// request already, and the next one may be the first to be. Only who has sent that could put it on the kernel path, and
-/// he may be gone.
+/// The connection is about to be read past the library. If bytes of its stream are left in the ring, they answer this
+/// request at once, and the next request may be the first that the kernel answers. Only their sender could put those
+/// bytes on the kernel path, and it may be gone.
 ///
 /// # Safety
 /// As aio_read(3).

@@ -15,7 +15,7 @@ use libc::{fd_set, pollfd, sigset_t, timespec, timeval};
 use underpass_segment::clock;
 use underpass_segment::sync::{AcqRel, AtomicPtr, Relaxed};
 
-/// Who has answered a select.
+/// What has answered a select.
 enum Served {
     /// The kernel's own call.
     Plainly(c_int),

@@ -1,8 +1,9 @@
 //! What this process says of its connections in the statistics of `underpass run --stats`.
 //!
-//! Each process counts the connections that it uses, and tells of them when it closes its last descriptor: how they
-//! fared, and what was carried while it used them. The end's counters, which all that have it share, hold what nobody has
-//! told of yet. Who only has a connection says nothing of it, unless nobody else is left to.
+//! Each process counts the connections that it uses, and reports each when it closes its last descriptor of it: how it
+//! fared, and what was carried while the process used it. The end's counters, which all processes that have the end
+//! share, hold what no process has reported yet. A process that has a connection without using it does not report it,
+//! unless it is the last one.
 
 use super::Connection;
 use super::handle::{BROUGHT, COUNTED, COUNTERS, Handle, REPORTED, UNCOUNTED, handle};
@@ -130,7 +131,7 @@ fn report_carried(end: &End, index: u32, last: bool) {
     ];
     for ((counter, before), told) in counters(end).into_iter().zip(&handle.before).zip(told) {
         let before = if last { 0 } else { before.load(Relaxed) };
-        // Somebody who told all has begun anew.
+        // Another process has reported all of it, and the counter has begun anew.
         let carried = |now: u64| if now < before { now } else { now - before };
         // Another process may tell of the same at this moment.
         let now = counter.fetch_update(Relaxed, Relaxed, |now| Some(now - carried(now)));

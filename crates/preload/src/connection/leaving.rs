@@ -24,8 +24,8 @@ impl Connection {
         }
     }
 
-    /// The same, for a socket that goes to somebody who does not know what lies in the ring. False if bytes there are lost to
-    /// that one.
+    /// The same, for a socket that goes to a process that does not know the ring. False if bytes in the ring are lost
+    /// to that process.
     pub fn hand_over(&self, reason: Reason) -> bool {
         self.hand_over_to(Recipient::Alone, reason, false)
     }
@@ -43,14 +43,14 @@ impl Connection {
         Some((self.port_even_confined()?, recipient))
     }
 
-    /// Hands it over to somebody who is to read it.
+    /// Hands it over to a process that is to read it, or resets the connection.
     pub fn hand_over_or_reset(&self, reason: Reason) {
         if !self.hand_over(reason) {
             self.reset();
         }
     }
 
-    /// The same for somebody who may know of it, if the other end can put it on the kernel path.
+    /// The same for a process that may know the ring, if the other end can put the unread bytes on the kernel path.
     pub fn hand_over_if_possible(&self, reason: Reason) {
         self.hand_over_to(Recipient::Unsure, reason, false);
     }
@@ -92,7 +92,7 @@ impl Connection {
         end_lost(self.fd);
     }
 
-    /// The same for somebody who may have the library.
+    /// The same for a process that may have the library.
     pub fn offer(&self, reason: Reason) {
         if let Some(port) = self.pinned_port(reason) {
             port.offer(reason);

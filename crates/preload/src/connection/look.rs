@@ -96,8 +96,8 @@ pub fn forget_looks() {
 }
 
 impl Connection {
-    /// Nobody finds the connection by this descriptor any more, which is about to be closed: returns once those who look at it
-    /// have finished.
+    /// This descriptor is about to be closed, and no thread finds the connection by it any more: returns once the
+    /// threads that look at the connection have finished.
     pub fn outlast_lookers(&self) {
         // A peer that lies is not awaited for longer either.
         const PATIENCE_NS: u64 = 5_000_000_000;

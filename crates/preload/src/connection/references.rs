@@ -13,8 +13,8 @@ use underpass_segment::switch::{Port, Recipient};
 use underpass_segment::sync::{AcqRel, Acquire, Relaxed, Release};
 use underpass_segment::{clock, kernel};
 
-/// One descriptor less: `fd`, unless that is closed already. The last one is left to the threads that are inside, of whom the last
-/// comes here again.
+/// One descriptor less: `fd`, unless that is closed already. While threads are inside, the last descriptor is left to
+/// them, and the last thread to leave calls this again.
 pub fn release(index: u32, fd: Option<i32>) {
     let (Some(family), Some(handle)) = (family::existing(), handle(index)) else { return };
     let less = |n: u32| (n > 1 || !handle.inside.any()).then(|| n - 1);

@@ -24,7 +24,7 @@ impl Connection {
     pub fn shut_down(&self, directions: u8, shut: impl FnOnce() -> i32) -> i32 {
         let before = self.end.shut.fetch_or(directions, AcqRel);
         if directions == SHUT_OUT {
-            // Before the kernel does it: whom that wakes finds it.
+            // Before the kernel's shutdown: a thread that it wakes must find the count.
             self.end.shutdowns.fetch_add(1, AcqRel);
         }
         let both = before | directions == SHUT_IN | SHUT_OUT;

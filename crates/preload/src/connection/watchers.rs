@@ -1,9 +1,9 @@
-//! What a connection has those do who wait for it by an epoll set.
+//! What a connection has the epoll sets do that watch it. The floor above gives the functions.
 
 use crate::guest::given::Given;
 use underpass_segment::switch::Port;
 
-/// What those who watch connections do.
+/// The functions of the sets that watch connections.
 pub struct Watchers {
     /// Whether this thread is in the middle of a look at a set in which the descriptor may be registered, below this signal
     /// handler.
@@ -29,7 +29,7 @@ static NOBODY: Watchers = Watchers {
 /// Given by the constructor, before there is a connection.
 pub static WATCHERS: Given<Watchers> = Given::new(&NOBODY);
 
-/// Those who watch.
+/// The functions that were given, or functions that do nothing.
 pub fn watchers() -> &'static Watchers {
     WATCHERS.get()
 }

@@ -75,7 +75,7 @@ fn make(
 pub fn none() -> Option<Reason> {
     match NO_FAMILY.load(Relaxed) - 1 {
         _ if !settings::config().enabled => Some(Reason::Disabled),
-        // shmget itself never answers so to who makes a segment of his own (shmget(2)).
+        // shmget itself never answers so to a process that makes a segment of its own (shmget(2)).
         libc::EPERM => Some(Reason::Seccomp),
         -1 if forked::is_found_out() => None,
         _ => Some(Reason::NoMemory),

@@ -12,8 +12,9 @@ use underpass_segment::sync::{Acquire, AtomicPtr, AtomicU64, Relaxed, Release};
 static COUNTS_AS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 static ROW: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Settles as whom this process counts, so that no system call is needed when it takes a row: that may be in a signal handler,
-/// or under a seccomp filter. A child that is forked under one goes on counting as its parent.
+/// Finds out under which number and name this process counts, so that no system call is needed when it takes a row:
+/// that may be in a signal handler, or under a seccomp filter. A child that is forked under a filter goes on counting
+/// as its parent.
 pub fn identify() {
     if counters().is_none() || is_confined() {
         return;

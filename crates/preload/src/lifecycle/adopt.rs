@@ -266,7 +266,7 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
         connection.go_on(carried.left_behind);
     }
     if carried.member.is_none() {
-        // Only now: who has lent it keeps the channel until then.
+        // Only now: the process that has lent it keeps the channel until then.
         connection.end.owners.take_up_loan();
     }
     connection.mind_stdio();
@@ -333,7 +333,7 @@ pub fn recognise_all() {
     }
 }
 
-/// Whether [`hasten`] does anything, for who has many descriptors to name.
+/// Whether [`hasten`] does anything, for callers with many descriptors.
 #[inline]
 pub fn hastens() -> bool {
     // First: a filter may kill for the calls by which the configuration is read.
@@ -342,7 +342,8 @@ pub fn hastens() -> bool {
 
 /// Where connections go up at once, `fd` looks for its other end before it has carried anything: when it is polled or
 /// registered. Else both ends would have to send and receive before a byte could go fast. Not when it is accepted: many a
-/// server forks then, and this process would be gone by when the other end looks for who holds the connection.
+/// server forks then, and this process would be gone by the time that the other end looks for the holder of the
+/// connection.
 #[inline]
 pub fn hasten(fd: i32) {
     if hastens()

@@ -55,8 +55,9 @@ pub fn forget(fd: i32) {
             // Behind the number's end: a poll that comes later finds no connection there, and relies on nothing.
             let goes_on = in_set && connection.end.is_watched() || epoll::is_slept_on(fd);
             if goes_on && !alone {
-                // Its registrations, and polls that sleep on it, go on in the kernel, which alone has to see what arrives from
-                // now on. Who sleeps by another descriptor, here or in another process, is woken by a doorbell as before.
+                // Its registrations, and polls that sleep on it, go on in the kernel, so everything that arrives from
+                // now on must come through the kernel. A thread that sleeps by another descriptor, here or in another
+                // process, is woken by a doorbell as before.
                 connection.pin(Reason::Unsupported);
             }
             connection.outlast_calls();

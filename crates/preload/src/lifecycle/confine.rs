@@ -36,8 +36,8 @@ impl Connection {
         if self.end.stage() != Stage::Joined {
             return false;
         }
-        // The kernel's epoll does not know what is in the ring: without address space nobody is told of it who waits by a set.
-        // A poll that sleeps is woken by what the other end puts on the kernel path.
+        // The kernel's epoll does not know what is in the ring: without address space a thread that waits by a set is
+        // not told of it. A poll that sleeps is woken by what the other end puts on the kernel path.
         let is_polled = self.descriptors().any(epoll::is_slept_on);
         let is_seen = (prepare() || !self.end.is_watched()) && !is_polled;
         let (Some(port), Some(handle)) = (self.port(), handle(self.index)) else { return false };

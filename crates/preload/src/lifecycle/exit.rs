@@ -73,7 +73,8 @@ fn leave_all() {
                 && let Some(port) = connection.port()
             {
                 port.end_sending();
-                // Others of the family may live on, who keep the channel: nobody would find out that its reader is gone.
+                // Other processes of the family may live on and keep the channel: the sender would not find out that
+                // its reader is gone.
                 port.prepare_to_shut();
             }
         });

@@ -43,7 +43,8 @@ impl Connection {
         port.is_some_and(|port| !is_left_to_sender(&port))
     }
 
-    /// Whether that goes with this process: no other one has the end for who comes for it.
+    /// Whether the unread bytes are lost with this process: no other process keeps the end for an image that comes for
+    /// it.
     pub fn is_lost_with_process(&self) -> bool {
         let has_others = || family::existing().is_some_and(|family| family.has_others(family::member()));
         self.has_lost_unread() && !has_others()

@@ -97,7 +97,7 @@ pub fn wait(
         if !polled_enough && let Some(wait) = began.get_or_insert_with(|| begin(fds)) {
             let slice = KERNEL_EVERY_US * ticks_per_microsecond();
             let news = || fds.iter().any(|it| it.events & IN != 0 && is_ready(it.fd));
-            // Who waits for room leaves the processor to the one who makes it.
+            // A thread that waits for room leaves the processor to the reader that makes it.
             polled_enough = fds.iter().any(waits_for_room) || wait.poll_for(slice, news) == Polled::Enough;
             continue;
         }
@@ -116,7 +116,7 @@ pub fn wait(
         let count = unsafe {
             at_rest(fds.as_ptr(), fds.len(), &of, || {
                 let mut longest = u64::MAX;
-                // Behind the count of those who sleep.
+                // After this thread was counted among the sleepers.
                 if have_rests(fds) {
                     return 0;
                 }

@@ -34,7 +34,8 @@ pub fn hand_over_inherited(how: Execution<'_>) {
     let mut leaves_to_sender = false;
     inherited(how, |it| leaves_to_sender |= it.leave_to(recipient(&it), Reason::Inherited));
     if leaves_to_sender {
-        // Behind the last ring that was left, and before any doorbell: whom that wakes gives back on all connections.
+        // After the last ring was left, and before any doorbell: the sender that a doorbell wakes gives back on all
+        // connections.
         family::with_meeting_surely(|meeting| meeting.tell_of_departure());
     }
     inherited(how, |it| {

@@ -56,7 +56,7 @@ impl Receiver {
     }
 
     /// Whether all processes that have the other end of the Unix socket by now [come to rings](comes_to_rings), as far as /proc tells.
-    /// Nobody knows who will accept an end that nobody has yet.
+    /// Which process will accept an end that no process has yet is not known.
     fn comes_to_rings(&mut self) -> bool {
         if let Some(known) = self.comes_to_rings {
             return known;
@@ -97,13 +97,13 @@ impl Receiver {
     }
 }
 
-/// Who will receive what is passed.
+/// The process that will receive what is passed, as far as can be told.
 enum Guess {
-    /// One that has this family's ends, as far as can be told; perhaps this process itself.
+    /// A process that has this family's ends; perhaps this process itself.
     Relative,
-    /// One that has none of them yet, and may know how to come to them.
+    /// A process that has none of them yet, and may know how to get them.
     Unknown,
-    /// One without the library.
+    /// A process without the library.
     Stranger,
 }
 

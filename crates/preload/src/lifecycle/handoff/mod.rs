@@ -88,7 +88,7 @@ impl Execution<'_> {
 /// An environment for a new program image, and what is kept for that until it begins.
 pub struct Packed {
     envp: *const *const c_char,
-    // Dropped first: who takes the ends back asks for the cookies of the descriptors.
+    // Dropped first: the fields below, which take the ends back, ask for the cookies of the descriptors.
     stand_ins: Option<StandIns>,
     _away: Option<Away>,
     _gone: Option<Gone>,

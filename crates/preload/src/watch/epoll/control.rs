@@ -282,8 +282,9 @@ pub fn claim(epfd: c_int, give_up: impl Fn(c_int)) {
     let _ = kernel::for_each_registration(epfd, follow);
 }
 
-/// The program has shut a direction of the connection down, of which the kernel tells all who watch it, of what has come too:
-/// an edge that was told of before is one again. Sets of other processes find out by themselves.
+/// The program has shut a direction of the connection down. The kernel reports that to all that watch the connection,
+/// together with what has come before: an edge that was reported is an edge again. Sets of other processes find out by
+/// themselves.
 pub fn tell_anew(connection: Connection) {
     for fd in connection.descriptors() {
         let Some(port) = port(fd) else { continue };

@@ -45,8 +45,8 @@ impl Events {
         Events { at, most, count: 0, put_off: false, last_look: false, in_doubt: false, room: most, fds: [-1; 64] }
     }
 
-    /// Adds to what is told of `fd` already: the kernel tells nothing of a registration twice in one answer, and who has
-    /// handled an event may have removed the socket before he comes to another.
+    /// Adds to what is reported of `fd` already: the kernel reports a registration once in an answer, and a program
+    /// that has handled an event may have removed the socket before it comes to a second one.
     #[inline(always)]
     pub(super) fn push(&mut self, fd: c_int, events: u32, data: u64) {
         // Without room it is added to what is told with the same data, if anything is.

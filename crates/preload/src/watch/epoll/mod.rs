@@ -1,4 +1,4 @@
-//! Epoll sets; here, those of this process and who sleeps on them.
+//! Epoll sets; in this file, the sets of this process and the threads that sleep on them.
 //!
 //! Every socket stays registered with the kernel exactly as the program registered it. For stream sockets the library
 //! keeps a copy of the registration. Those that were active lately are looked at in user space; the quiet ones have

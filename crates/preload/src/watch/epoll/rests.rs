@@ -435,7 +435,8 @@ impl List {
 pub fn prepare() -> bool {
     let registrations: usize = set::made().map(|set| set.count() as usize).sum();
     let length = ROOM + 2 * (table::highest() as usize + registrations);
-    // Who sleeps on a set is counted behind the filter too; without address space above those nobody is woken.
+    // Threads that sleep on a set are counted behind the filter too. Where there is no address space for a set's count,
+    // its sleepers are not woken.
     for first in (0..table::highest() as usize + ROOM).step_by(PIECE) {
         let _ = SLEEPERS.need_before_filter(first);
     }
@@ -484,7 +485,7 @@ pub fn is_any(epfd: c_int) -> bool {
 
 /// Whether this thread, which has counted itself among those that sleep on `epfd`, must not sleep.
 pub(super) fn keeps_awake(epfd: c_int) -> bool {
-    // The count comes before the look; who arms an entry looks at the count, with the lock.
+    // The count comes before the look: a thread that arms an entry looks at the count, with the lock.
     fence(SeqCst);
     has_any(epfd).unwrap_or(true)
 }
@@ -509,7 +510,8 @@ pub fn enter_all(connection: Connection, has_rest: bool) -> bool {
     are_any
 }
 
-/// Wakes who sleeps on the sets of `connection`, since the doorbell that would have done so may have been taken.
+/// Wakes the threads that sleep on the sets of `connection`, because the doorbell that would have woken them may have
+/// been taken.
 pub fn wake_all(connection: Connection) {
     for set in connection.descriptors().flat_map(set::sets_of) {
         wake_sleepers(set);
@@ -526,7 +528,7 @@ pub fn leave_registrations(connection: Connection) {
 /// Wakes them by a descriptor of the library's own that is told of once. It stays: the thread that it wakes may not make the system
 /// calls that take it back.
 fn wake_sleepers(set: &Set) {
-    // First: so is seen who sleeps now.
+    // Before the look, so that it finds a thread that sleeps by now.
     fence(SeqCst);
     if set.has_alarm() || !has_sleepers(set.epfd()) {
         return;

@@ -256,8 +256,8 @@ fn calm_all(set: &Set, depth: u32) {
 
 /// Raises the waiting flags of the active sockets and leaves them to the kernel.
 ///
-/// With `alone` each rings a doorbell of its own, for somebody who sleeps on the set from outside; all of them, whatever is
-/// there already, since that may be told once only.
+/// With `alone` each socket gets a doorbell of its own, for a thread that sleeps on the set from outside. That includes
+/// sockets at which something is there already, because it may be reported once only.
 pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
     if set.is_interrupted() {
         return Sleep::Briefly;

@@ -80,7 +80,8 @@ impl Set {
                     (item.in_kernel, item.room) = (InKernel::Same, Room::Kernel);
                     Scan::Leave
                 };
-                // Who waits for room is not left to the kernel, which knows of none.
+                // A registration that waits for room in the ring is not left to the kernel, which does not know of that
+                // room.
                 let stays = verdict != Scan::Leave || item.is_stale() || item.room != Room::Kernel;
                 item.flags.set(Flags::ACTIVE, stays);
                 match verdict {

@@ -6,7 +6,7 @@ use underpass_segment::switch::Told;
 /// End of a chain.
 pub(super) const NONE: u32 = 0;
 
-/// Who tells the program of room for which it asks. Zeroed memory is the kernel.
+/// What reports the room for which the program asks. Zeroed memory is the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Room {
@@ -98,7 +98,7 @@ pub struct Item {
     pub told: Told,
     /// When there last were news, in ticks.
     pub last_news: u64,
-    /// Who tells of room.
+    /// What reports room.
     pub room: Room,
     pub(super) holds: Holds,
     pub(super) in_kernel: InKernel,

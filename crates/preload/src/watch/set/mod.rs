@@ -310,7 +310,7 @@ impl Set {
                 return;
             }
             let index = (0..count).find(|&index| self.inner_at(index) == Some(0)).unwrap_or(count);
-            // Without address space, of what only its rings know nobody is told who waits here.
+            // Without address space, a thread that waits on this set is not told of what lies in the rings alone.
             if let Some(place) = self.need_inner_list().and_then(|list| list.need(index as usize)) {
                 // SAFETY: places are never unmapped; zeroed memory is none.
                 unsafe { place.as_ref() }.store(epfd + 1, Relaxed);

@@ -82,7 +82,8 @@ mod tests {
         assert_eq!(names.possible(100).next(), None);
     }
 
-    /// Threads that duplicate and close one another's descriptors: who has the last of them ends the set, and nobody else.
+    /// Threads that duplicate and close one another's descriptors: only the thread that closes the last one ends the
+    /// set.
     #[test]
     fn the_last_goes_once_and_none_comes_behind_it() {
         // SAFETY: zeroed memory has none.

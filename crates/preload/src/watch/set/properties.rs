@@ -101,7 +101,7 @@ impl Known {
     }
 }
 
-/// The set as one would write it who has no signal handlers, no limits and no haste.
+/// The set as one would write it without signal handlers, limits or care for speed.
 #[derive(Clone, Debug, Default)]
 struct Model {
     known: BTreeMap<i32, Known>,

@@ -210,7 +210,8 @@ impl Set {
         self.with_item_if(fd, |item| item.is_ours(fd), change);
     }
 
-    /// The same for one that the number had in its generation `generation`. Nobody looks at the set then who began before.
+    /// The same for a registration that the number had in its generation `generation`. Looks at the set that began
+    /// before this call are over when it returns.
     pub fn with_item_of(&self, fd: i32, generation: u64, change: impl FnOnce(&mut Item)) {
         self.with_item_if(fd, |item| item.is_ours_of(generation), change);
     }
@@ -234,7 +235,8 @@ impl Set {
         });
     }
 
-    /// Returns once nobody looks at the set who began before; not in a signal handler on top of such a look.
+    /// Returns once all looks at the set that began before are over. In a signal handler that has interrupted such a
+    /// look it returns at once.
     pub fn outlast(&self) {
         self.unless_interrupted(|_| ());
     }
