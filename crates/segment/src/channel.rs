@@ -131,8 +131,8 @@ impl Pool {
         Ok((pool, attested))
     }
 
-    /// The pool in a memfd of the broker's, mapped once. Whether it was not before. Nothing in it is relied on: who makes a slot
-    /// ready lays out the first page as well.
+    /// The pool in a memfd of the broker's, mapped once, and whether this call has mapped it. Nothing in it is relied
+    /// on: the process that makes a slot ready lays out the first page as well.
     ///
     /// # Errors
     /// See [`Mapping::of_memfd`].
@@ -150,7 +150,8 @@ impl Pool {
             .map(|mapping| Pool { mapping, shape })
     }
 
-    /// Says in the first page what this is. The same each time, so that nobody is disturbed who uses it already.
+    /// Writes into the first page what this is. It is the same each time, so a process that uses the pool already is
+    /// not disturbed.
     pub fn lay(&self) {
         let header = self.header();
         header.ring_bytes.store(self.shape.ring_bytes, Relaxed);

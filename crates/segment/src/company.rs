@@ -1,4 +1,4 @@
-//! Who else wants this processor, learnt from what became of it whenever this process gave way.
+//! Which other threads want this processor, learnt from how long it was away whenever this process gave way.
 //!
 //! A poll that gives way among others with brief business is the cheapest wait there is: it takes nothing from anybody,
 //! and nobody has to be woken. Beside a program that computes it is the dearest: the other keeps the processor until its
@@ -14,14 +14,15 @@ const CHANGE_US: u64 = 4;
 /// A thread that keeps the processor longer than this computes. Several servers of one client take turns of about 100
 /// µs; the threads of a busy server together take several such turns.
 const BRIEF_US: u64 = 1000;
-/// After having met somebody who computes, this process does not give way for so long at first.
+/// After having met a thread that computes, this process does not give way for so long at first.
 const SHUN_US: u32 = 500;
 /// The longest of these times.
 const LONGEST_SHUN_US: u32 = 320_000;
-/// A slice that is lost to who computes costs what about so many waits save by giving way rather than sleeping.
+/// A slice that is lost to a thread that computes costs what about so many waits save by giving way rather than
+/// sleeping.
 const FORGIVEN_BY: u32 = 128;
 
-/// Who was met on this processor last.
+/// What kind of thread was met on this processor last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Company {
@@ -29,7 +30,7 @@ pub enum Company {
     Nobody,
     /// Others with brief business.
     Brief,
-    /// Somebody who computes: giving way does not pay, a sleep does.
+    /// A thread that computes: giving way does not pay, a sleep does.
     Greedy,
 }
 
@@ -39,7 +40,7 @@ static MET: AtomicU64 = AtomicU64::new(0);
 /// For how many microseconds that counts.
 static SHUN: AtomicU32 = AtomicU32::new(SHUN_US);
 
-/// Who is to be expected on this processor.
+/// The kind of thread that is to be expected on this processor.
 #[inline]
 pub fn expected() -> Company {
     match LAST.load(Relaxed) {
@@ -77,7 +78,7 @@ pub fn give_way() -> u64 {
     if met == Company::Brief { away.saturating_sub(CHANGE_US * ticks_per_microsecond()) } else { 0 }
 }
 
-/// Who had the processor for `away_us` microseconds.
+/// The kind of thread that had the processor for `away_us` microseconds.
 fn judge(away_us: u64) -> Company {
     match away_us {
         0..NOBODY_US => Company::Nobody,

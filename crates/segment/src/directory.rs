@@ -32,7 +32,7 @@ laid_out! {
     struct Header {
         magic: AtomicU64,
         lock: AtomicU32,
-        /// The [`Name`] of the tap of those who capture; 0 if nobody does.
+        /// The [`Name`] of the tap of a capture that runs; 0 if none does.
         tap: AtomicU64,
         /// [`MARK`].
         mark: AtomicU64,
@@ -68,7 +68,7 @@ impl Key {
     }
 }
 
-/// Who holds an end: enough for the other end to have the kernel confirm it, in the same PID namespace.
+/// The holder of an end: enough for the other end to have the kernel confirm it, in the same PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Process, by its [marked number](kernel::marked).
@@ -82,7 +82,7 @@ pub struct Holder {
 /// A channel made for a waiting end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Who made it.
+    /// The process that made it.
     pub maker: Holder,
     /// System V number of the pool.
     pub pool: i32,
@@ -184,7 +184,7 @@ impl Directory {
         self.tap().is_none() && self.header().tap.compare_exchange(0, name.word(), SeqCst, Relaxed).is_ok()
     }
 
-    /// Nobody is to copy there any more.
+    /// Forgets the tap of this name: senders are not to copy there any more.
     pub fn forget_tap(&self, name: Name) {
         let _ = self.header().tap.compare_exchange(name.word(), 0, SeqCst, Relaxed);
     }
@@ -195,7 +195,7 @@ impl Directory {
         self.places_of(code).any(|it| it.load(Relaxed) == code)
     }
 
-    /// Says so to those who ask later. Where there is no place, one that was searched earlier is searched again.
+    /// Records that. Where no place is free, another mark is overwritten, and its piece of code is searched again.
     pub fn set_harmless(&self, code: u64) {
         let Some(first) = self.places_of(code).next() else { return };
         self.places_of(code).find(|it| it.load(Relaxed) == 0).unwrap_or(first).store(code, Relaxed);
@@ -494,7 +494,7 @@ impl Directory {
     }
 }
 
-/// Who this process is, for [`Holder`].
+/// This process as a [`Holder`].
 pub fn holder(fd: i32, family: i32) -> Holder {
     Holder { pid: kernel::marked(kernel::process_id() as u32) as i32, fd, family }
 }

@@ -1,8 +1,9 @@
 //! A lock for one side of a connection: shared by the processes that share the socket, free when nobody contends,
 //! passable by a signal handler of its own thread, and survived by the others when its owner is killed.
 //!
-//! While its owner sleeps inside another may visit: what it guards is the visitor's until it ends the visit, and an owner
-//! that wakes waits for that. Who would sleep inside as well sleeps behind it, and tries again when it wakes.
+//! While its owner sleeps inside, another thread may visit: what the lock guards is the visitor's until it ends the
+//! visit, and an owner that wakes waits for that. A visitor that would sleep inside as well sleeps behind the owner,
+//! and tries again when the owner wakes.
 //!
 //! It lies in memory that the other end of the connection does not have. What it guards is built so that a signal
 //! handler may run in the middle of it (a sender's commit is one compare-and-swap, and a reader holds signals back while it
@@ -130,7 +131,8 @@ impl Lock {
         self.asleep.store(0, Release);
     }
 
-    /// Whether the owner sleeps inside: for one who has entered, whether it runs on top of a sleep of its own thread.
+    /// Whether the owner sleeps inside. To a caller that has entered it says whether the caller, a signal handler, has
+    /// interrupted a sleep of its own thread.
     pub fn is_asleep(&self) -> bool {
         self.asleep.load(Acquire) & ASLEEP != 0
     }
@@ -149,8 +151,9 @@ impl Lock {
         self.await_visitor();
     }
 
-    /// Sleeps until the owner, who sleeps inside, wakes. A signal or the `deadline` (CLOCK_MONOTONIC, ns) ends that as it
-    /// ends a receive of the kernel's: a system call that has no time limit goes on if the program's handler wants that.
+    /// Sleeps until the owner, which sleeps inside, wakes. A signal or the `deadline` (CLOCK_MONOTONIC, ns) ends that
+    /// as it ends a receive of the kernel's: a system call that has no time limit goes on if the program's handler
+    /// wants that.
     ///
     /// # Errors
     /// EINTR; EAGAIN when the time is over.
@@ -172,16 +175,16 @@ impl Lock {
         }
     }
 
-    /// Wakes those who sleep behind the owner, if the word said before that there are any. A program that has threads makes
-    /// such calls whatever others it has forbidden itself.
+    /// Wakes the threads that sleep behind the owner, if the word said before that there are any. A program that has
+    /// threads makes futex calls whichever other calls its filter forbids.
     fn wake_others(&self, before: u32) {
         if before & AWAITED != 0 {
             kernel::wake_all(&self.asleep);
         }
     }
 
-    /// Visits a sleeping owner; false when it does not sleep, or another visits. To be called with signals held back: a
-    /// handler would have to wait for the visit on top of which it runs.
+    /// Visits a sleeping owner; false when it does not sleep, or another thread visits. To be called with signals held
+    /// back: a handler that interrupts the visit would wait for it for ever.
     pub fn visit(&self, me: u32) -> bool {
         let visited = |now| (now & !AWAITED == ASLEEP).then_some(now | me);
         match self.asleep.fetch_update(AcqRel, Relaxed, visited) {
@@ -233,7 +236,7 @@ impl Lock {
         if above { Entered::AboveSleep } else { Entered::Nested }
     }
 
-    /// Who is inside; 0: nobody.
+    /// The number of the thread that is inside; 0: none.
     pub fn owner(&self) -> u32 {
         self.owner.load(Acquire)
     }
@@ -246,14 +249,14 @@ impl Lock {
                 return Entered::Alone;
             }
             if self.is_visited_by(me) {
-                // Kept out by the very thread that a signal handler runs on top of.
+                // A signal handler that has interrupted a visit of its own thread.
                 return Entered::Nested;
             }
             if owner != 0 && self.asleep.load(Acquire) & ASLEEP != 0 {
-                // Nobody who waits may ever come to find it dead.
+                // Nobody may check again, so this tests now whether the owner has died.
                 return if self.inherit(owner, me) { Entered::AfterDeath } else { Entered::Asleep };
             }
-            // Of one that is known to be gone nobody need ask.
+            // An owner that is known to be gone need not be tested.
             if (owner == GONE || wait(round) && owner != 0) && self.inherit(owner, me) {
                 return Entered::AfterDeath;
             }

@@ -37,10 +37,11 @@ const FIRST_SLOTS: u32 = 1;
 /// How many times as many slots the next pool has, up to [`Shape::MAX_SLOTS`]. Less would make more pools of as many
 /// connections, and a sleeping epoll set may be rung once for each pool.
 const GROWTH: u32 = 8;
-/// Where memory is limited by a cgroup, a pool is made only if so many times its size is left: rings take memory as they are
-/// used, and when nothing is left somebody is killed.
+/// Where memory is limited by a cgroup, a pool is made only if so many times its size is left: rings take memory as
+/// they are used, and when nothing is left the kernel kills a process.
 const RESERVE: u64 = 4;
-/// The same for who joins it: fewer, since its maker, which may be in the same cgroup, has looked just before.
+/// The same for the process that joins the pool. Less is left free, because the pool's maker, which may be in the same
+/// cgroup, has looked just before.
 const RESERVE_TO_JOIN: u64 = 2;
 /// A pool that nothing uses stays attached for so long, for threads that close a socket under one another.
 const LINGER_NS: u64 = 1_000_000_000;
@@ -108,8 +109,9 @@ impl Meeting {
         }
     }
 
-    /// Says which family the ends of this process belong to, how large its rings are to be, where the broker listens, and who
-    /// is asked before a pool (by its number and where it begins) is detached: true if nothing uses it.
+    /// Says which family the ends of this process belong to, how large its rings are to be, and where the broker
+    /// listens. `let_go` is asked before a pool (by its number and its address) is detached, and returns true if
+    /// nothing uses the pool.
     pub fn set_up(&mut self, family: i32, ring_bytes: u32, broker: SocketPath, let_go: fn(i32, *const u8) -> bool) {
         self.let_go = let_go;
         self.family = family;
@@ -356,7 +358,7 @@ impl Meeting {
         self.attached(end.pool.load(Relaxed))?.pool.attached()
     }
 
-    /// Tells all who talk to this process that a reader may have left something unread.
+    /// Tells all processes that talk to this one that a reader may have left something unread.
     pub fn tell_of_departure(&self) {
         self.pools.iter().flatten().for_each(|it| it.pool.tell_of_departure());
     }

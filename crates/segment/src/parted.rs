@@ -25,7 +25,8 @@ pub(crate) struct Parted {
     mapping: Mapping,
     /// Bytes of the beginning, whole pages of any size.
     beginning: usize,
-    /// Where the segment lies, or would lie, for who looks at the rest; null while that is not mapped.
+    /// The segment's address in the mapping that has the rest, as if that began at the segment's beginning; null while
+    /// the rest is not mapped.
     rest: AtomicPtr<u8>,
 }
 
@@ -52,13 +53,13 @@ impl Parted {
         &self.mapping
     }
 
-    /// Where the segment lies for who looks at its beginning.
+    /// The segment's address in the mapping of its beginning.
     #[inline]
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.mapping.base()
     }
 
-    /// Where it lies for who looks at the rest; `None` while that is not mapped.
+    /// The segment's address in the mapping that has the rest; `None` while the rest is not mapped.
     #[inline]
     pub(crate) fn rest(&self) -> Option<NonNull<u8>> {
         NonNull::new(self.rest.load(Acquire))

@@ -115,7 +115,7 @@ impl Mapping {
         Ok((self, attested?))
     }
 
-    /// Who has made the segment that [`Mapping::open`] would find, as numbered in this PID namespace.
+    /// The process that has made the segment that [`Mapping::open`] would find, by its number in this PID namespace.
     ///
     /// # Errors
     /// As there.

@@ -2,8 +2,8 @@
 //!
 //! It is a System V segment that the capturing command makes and names in the [`directory`](crate::directory), for
 //! connections that go fast later, and in the ends that there are. A process attaches it with the first send, and lets go
-//! of it when the command is gone, however it ended, and before it sleeps: see `tap/kept.rs`. Who finds the command gone
-//! forgets the tap's name.
+//! of it when the command is gone, however it ended, and before it sleeps: see `tap/kept.rs`. A process that finds the
+//! command gone forgets the tap's name.
 //!
 //! Inside is a ring of records, each a [`Head`] and its bytes. Senders take turns by a lock; the command is the only reader. A
 //! sender waits for neither a reader nor room: what does not fit is counted and left out.
@@ -86,7 +86,7 @@ impl Name {
         u64::from(self.order) << 32 | u64::from(self.id as u32)
     }
 
-    /// Whether user `uid` has a tap of this name, and who made it lives.
+    /// Whether user `uid` has a tap of this name whose maker lives.
     pub fn is_there(self, uid: u32) -> bool {
         let maker = Mapping::creator_of(self.id, len(self.order), uid);
         maker.is_ok_and(|maker| kernel::process(maker as u32) != Process::Gone)

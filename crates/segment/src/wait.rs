@@ -118,7 +118,7 @@ impl Wait {
         self.budget > 0
     }
 
-    /// Says whether everybody who is waited for last waited on this very processor.
+    /// Says whether all the peers that are awaited last waited on this very processor.
     #[inline]
     pub fn share(&mut self, shared: bool) {
         self.shared = shared;

@@ -1,20 +1,21 @@
-//! What somebody who only watches sees of the connections of a user's processes: `underpass ss` and `underpass top`; and how
-//! `underpass pin` asks for the kernel path.
+//! What a watcher (`underpass ss`, `underpass top`) sees of the connections of a user's processes, and how `underpass
+//! pin` asks for the kernel path.
 //!
 //! The tables of ends are attached to be read only, and for as long as it takes to copy what is in use. No watched process
 //! is asked, stopped or traced, and no lock is taken.
 //!
-//! [`hold`] and [`let_go`] attach them to be written, and write two words alone, each by one atomic step that leaves every
-//! value as right as it was: a bit of the byte, at which a sender looks with each message anyway, and then goes
-//! down as it does where the ring is full; and the cookies of [orders](crate::family). An end that is given to another connection
-//! just then is let go of again. So none has to notice, and who is killed in between has pinned what he was about to pin, or
+//! [`hold`] and [`let_go`] attach the tables to be written. They write only two words, each by one atomic step, after
+//! which every other value in the table is as right as before: a bit of the byte at which a sender looks with each
+//! message anyway (the sender then goes down as it does where the ring is full), and the cookies of
+//! [orders](crate::family). If an end is given to another connection just then, the command lets go of it again. So no
+//! process of the connection has to answer, and a command that is killed in between has pinned its connection, or has
 //! not.
 //!
-//! A watcher counts among the processes that have a table attached while it looks. Two decisions look at that number.
-//! What members have left that are gone is taken back only if no unknown process has the table: one that watches puts that
-//! off to the next time. Whether a socket that is passed on may go to a relative: that looks at the members, of whom a watcher
-//! is none ([`Family::has_others`]). The number of processes that have a pool decides more, so pools are not attached: how
-//! much is in a ring follows from the two ends.
+//! A watcher counts among the processes that have a table attached while it looks. Two decisions depend on that number.
+//! First, what dead members have left is taken back only if no unknown process has the table attached: a watcher puts
+//! that off to the next time. Second, whether a passed socket may go to a process of the same family: that depends on
+//! the members, and a watcher is not a member ([`Family::has_others`]). The number of processes that have a pool
+//! decides more, so a watcher attaches no pools: how much is in a ring follows from the two ends.
 //!
 //! What is read may be any value: another process of the user may write to a table at any time.
 #![allow(unsafe_code, reason = "detaches the table that nothing refers to any more")]

@@ -78,7 +78,7 @@ laid_out! {
     /// One end of a connection. Zeroed memory is an unused one.
     #[repr(C, align(64))]
     pub struct End {
-        /// Who has it.
+        /// The processes that have it.
         pub owners: Owners,
         pub(crate) next_free: AtomicU32,
         stage: AtomicU8,

@@ -87,7 +87,7 @@ impl Owners {
 
     /// `left` processes are gone that had counted themselves, and so many `live`. Whether it was taken back from the last one.
     pub(crate) fn take_back(&self, left: u32, live: impl Fn() -> u32) -> bool {
-        // Whatever was counted: not below those who live.
+        // Whatever was counted, the count does not fall below the number of processes that live.
         let fewer = |n: u32| Some(n.saturating_sub(left).max(live())).filter(|&less| less < n && n != ENDED);
         self.processes.fetch_update(AcqRel, Acquire, fewer).is_ok_and(|n| fewer(n) == Some(0))
     }

@@ -38,8 +38,8 @@ impl Family {
         Some(at)
     }
 
-    /// Takes a place for a process that is about to be forked; `None` as for [`Family::join`]. Both it and its parent say who
-    /// it is.
+    /// Takes a place for a process that is about to be forked; `None` as for [`Family::join`]. Both the child and its
+    /// parent write the child's number there.
     pub fn expect(&self) -> Option<u32> {
         if is_quiet() {
             return None;
@@ -50,7 +50,7 @@ impl Family {
     /// This process is `member`, which its parent has expected.
     pub fn begin(&self, member: u32) {
         let expected = self.members().places.get(member as usize).map(|it| it.namespaces.load(Relaxed));
-        // In other ones its number says nothing to those who know its parent's.
+        // In other namespaces its number says nothing to processes that know its parent's.
         if expected.is_some() && kernel::namespaces() == expected {
             self.forked(member, Some(kernel::process_id() as u32));
             // Another thread of its parent may have attached the rest meanwhile.
@@ -129,7 +129,7 @@ impl Family {
         member.is_some_and(|member| self.holders(index).has(member))
     }
 
-    /// Whether any who has counted a reference to the end is gone.
+    /// Whether a process is gone that has counted a reference to the end.
     pub fn has_reference_of_gone(&self, index: u32) -> bool {
         let is_gone = |member: u32, namespaces| self.members().places[member as usize].is_gone(namespaces);
         !is_quiet()

@@ -133,7 +133,7 @@ struct Head {
 /// The last list, while no thread uses it. A thread that does not come back keeps it.
 static LAST: AtomicPtr<Head> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The list of who has which sockets is not needed any more.
+/// Drops the list of which process has which sockets.
 pub fn forget_holders() {
     drop(Holders::last());
 }

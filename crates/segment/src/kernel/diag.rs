@@ -1,4 +1,4 @@
-//! Which socket is at the other end of a connection, TCP or Unix (sock_diag(7)), and who has it.
+//! Which socket is at the other end of a connection, TCP or Unix (sock_diag(7)), and which process has it.
 #![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
 
 use super::proc::{for_each_number, link_target, number};

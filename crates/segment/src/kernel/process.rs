@@ -48,7 +48,7 @@ fn timespec(ns: u64) -> libc::timespec {
     libc::timespec { tv_sec: (ns / NS) as i64, tv_nsec: (ns % NS) as i64 }
 }
 
-/// Wakes all who sleep on `word`.
+/// Wakes all threads that sleep on `word`.
 pub fn wake_all(word: &AtomicU32) {
     let (operation, all) = (libc::FUTEX_WAKE as usize, i32::MAX as usize);
     // SAFETY: the kernel takes the word's address for a name alone.

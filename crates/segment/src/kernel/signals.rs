@@ -10,7 +10,7 @@ pub fn undisturbed<T>(what: impl FnOnce() -> T) -> T {
     undisturbed_since(|_| what())
 }
 
-/// The same for one who is told which signals were held back before.
+/// The same, where `what` gets the set of signals that were held back before.
 pub fn undisturbed_since<T>(what: impl FnOnce(u64) -> T) -> T {
     if is_quiet() {
         return what(0);

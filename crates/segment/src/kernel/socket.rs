@@ -279,8 +279,8 @@ pub fn send(fd: i32, bytes: &[u8]) -> Answer {
 }
 
 /// poll's answer for one socket, at once. Of a reset it says all: the kernel tells of the error first, of the end when it has
-/// freed what was not sent, and that nothing more will come a moment later. Who sleeps is woken behind that, so a program that
-/// sleeps in poll never sees one without the others.
+/// freed what was not sent, and that nothing more will come a moment later. A sleeper is woken after that, so a program
+/// that sleeps in poll never sees one without the others.
 pub fn poll_now(fd: i32, events: i16) -> i16 {
     let revents = poll_once(fd, events);
     if is_half_told(events, revents) {

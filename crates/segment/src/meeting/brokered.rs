@@ -1,12 +1,13 @@
-//! Ends that cannot tell who is at the other end ask the broker: another user's, in another namespace, or hidden by the kernel.
+//! Ends that cannot see their other end ask the broker: it is another user's, in another namespace, or hidden by the
+//! kernel.
 //!
 //! Two ends of one user in two IPC namespaces each wait in a directory of their own, and neither can tell. So an end that waits
 //! there for long asks the broker as well, and takes whichever comes first.
 //!
-//! An ask is spread over calls of the program, none of which waits for long: one connects, one sends, later ones look for the
-//! answer, the more rarely the longer it takes. What the broker says of *who* is at the other end is believed, since it has the
-//! kernel's word for both sockets; of the memory that it gives, the kernel says that it cannot shrink. Where there is no broker, or
-//! it does not answer, the connection stays on kernel TCP.
+//! An ask is spread over calls of the program, none of which waits for long: one connects, one sends, later ones look
+//! for the answer, the more rarely the longer it takes. The library believes what the broker says of the other end,
+//! because the broker has the kernel's word for both sockets. That the broker's memory cannot shrink, the library asks
+//! the kernel. Where there is no broker, or it does not answer, the connection stays on kernel TCP.
 
 use super::broker::{Broker, HEED_NS, Outcome, Place, Try};
 use super::{Answer, Meeting, unless_closed};

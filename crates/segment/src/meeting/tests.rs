@@ -164,7 +164,7 @@ fn check(pair: &Pair, ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2], fo
         let cookies = pair.cookies();
         let [maker, joiner] = if mine == Side::Maker { [side, 1 - side] } else { [1 - side, side] };
         assert!(channel.is_for([cookies[maker], cookies[joiner]]), "the channel of another connection");
-        // Who joins has been offered it by the other end, which is there.
+        // An end that joins has got the offer from the other end, which is there.
         assert!(mine == Side::Maker || joined[1 - side], "nobody is there");
     }
     if joined != [true, true] || [0, 1].map(|side| ends[side].side()) == [Side::Maker; 2] {
@@ -450,7 +450,7 @@ fn ends_without_a_place_in_the_directory_meet_later() {
     let directory = Directory::private(kernel::user_id());
     let (pair, ends, mut meetings) = (Pair::new(), [end(), end()], meetings(directory));
     let places = directory.words(pair.key());
-    // Of somebody who lives: state, and the waiter's process.
+    // A waiter that lives: state, and the waiter's process.
     places.iter().for_each(|place| {
         [(0, 1), (6, kernel::process_id() as u32)].into_iter().for_each(|(at, word)| place[at].store(word, Relaxed))
     });

@@ -85,7 +85,7 @@ impl Port<'_> {
 
     fn await_last_bells(&self, last: bool) {
         let reading = &self.end.reading;
-        // Nobody comes for the end any more, who would want doorbells.
+        // No process comes for the end any more, so no process wants doorbells.
         let ends = last && !self.end.owners.is_lent();
         if ends {
             // From now on none is sent, but for one that was announced before.

@@ -25,7 +25,7 @@ static KEPT: Kept = Kept {
 };
 
 struct Kept {
-    /// Calls that use it, and one more while it is kept. Who takes away the last detaches it.
+    /// How many calls use it, and one more while it is kept. The call that takes away the last of these detaches it.
     users: AtomicU32,
     is_kept: AtomicBool,
     base: AtomicU64,
