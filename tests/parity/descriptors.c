@@ -203,7 +203,7 @@ static void queued_b(struct side *side) {
 }
 static void queued(void) { two_processes(AF_INET, queued_a, queued_b); }
 
-/* The kernel's own view: what kind of file, what status, who owns its signals. */
+/* The kernel's own view: what kind of file, what status, which process gets its signals. */
 static void nature_a(struct side *side) {
     int fd = side->fd, value = 0;
     struct stat status;

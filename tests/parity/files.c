@@ -231,7 +231,7 @@ static void stdio_b(struct side *side) {
 }
 static void stdio(void) { two_processes(AF_INET, stdio_a, stdio_b); }
 
-/* Text for one who sleeps in a receive comes whole, whatever woke him. */
+/* Text for a thread that sleeps in a receive comes whole, whatever woke the thread. */
 static void stdio_asleep_a(struct side *side) {
     for (int i = 0; i < 2; i++) {
         memset(in, 0, 20);

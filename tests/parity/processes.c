@@ -203,7 +203,8 @@ static void fork_ways_b(struct side *side) {
 }
 static void fork_ways(void) { two_processes(AF_INET, fork_ways_a, fork_ways_b); }
 
-/* A process becomes a daemon: who it was ends, and the daemon alone has the connection, which it closes with bytes unread. */
+/* A process becomes a daemon: the parent ends, and the daemon alone has the connection, which it closes with bytes
+ * unread. */
 static void daemon_a(struct side *side) {
     atomic_int *gone = shared_word();
     int fd = another(side);
@@ -1871,7 +1872,8 @@ static void end_b(struct side *side) {
         close(fd);
     }
 }
-/* Who sends on to a connection that one process has closed, and another was killed with, is told at once. */
+/* A connection that one process has closed, and with which another was killed: a sender that sends on is told at once.
+ * */
 static void gone_a(struct side *side) {
     for (int unread = 0; unread < 2; unread++) {
         int fd = another(side);

@@ -839,7 +839,7 @@ static void beside_b(struct side *side) {
 }
 static void beside(void) { two_processes(AF_INET, beside_a, beside_b); }
 
-/* The same where who sleeps is stopped in its sleep: what comes is the other's. */
+/* The same where the sleeping process is stopped in its sleep: what comes goes to the other one. */
 static void beside_stopped_a(struct side *side) {
     int status;
     pid_t child = MUST(fork());

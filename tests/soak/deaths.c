@@ -12,8 +12,8 @@
  * anew: by the driver, after a random time; by a signal handler of its own, so in the middle of any instruction; or
  * between two calls. The connection is closed by the execution, or goes on in the new image, by its number or as
  * standard input; an image that has not the library keeps it for a while. Meanwhile anybody is stopped and continued.
- * Who goes on with an end that another has left in the middle of a call begins an epoch of its stream, and finds out
- * what was read last.
+ * A process that goes on with an end that another has left in the middle of a call begins an epoch of its stream, and
+ * finds out what was read last.
  *
  * Each send says in memory of all how far it goes, before it is made and when it has returned. Checked: that the
  * survivor gets every byte that a send has returned for, in order, and no other; then an end, or a reset if the
@@ -199,14 +199,14 @@ static const unsigned char *bytes_of(int side, uint32_t epoch, uint64_t at) {
     return pattern + (mix(key * 0x9e3779b97f4a7c15u + seed) + at) % PATTERN;
 }
 
-/* Takes one direction; true: from somebody who has died in the middle of a call, or executed another image. */
+/* Takes one direction; true: from a process that has died in the middle of a call, or executed another image. */
 static bool take(struct side *s, struct half *h, int hand) {
     for (;;) {
         int owner = 0;
         if (atomic_compare_exchange_strong(&h->owner, &owner, hand + 1)) return false;
         if (owner == hand + 1) return true;
         if (s->dead[owner - 1] && atomic_compare_exchange_strong(&h->owner, &owner, hand + 1)) return true;
-        /* Nobody is told any more who is dead. */
+        /* The driver does not say any more which process is dead. */
         if (shared->stop) _exit(0);
         rest(30);
     }
@@ -542,7 +542,8 @@ static void events(struct work *w, int style) {
     struct side *s = &lane->side[w->side];
     bool writes = p->drive[w->side] != NOTHING, reads = p->reads[w->side] != NEVER;
     bool can_read = true, can_write = true;
-    /* The flag is the open file's, so who shares it with a sleeping reader has each call say so. */
+    /* O_NONBLOCK belongs to the open file, so a process that shares it with a sleeping reader gives MSG_DONTWAIT with
+     * each call. */
     int set = -1, flags = MSG_DONTWAIT;
     bool shares = w->side == p->shared_side && p->share != ALONE;
     if (pick(&w->random, 2) && !shares && !w->beside) {
@@ -621,7 +622,8 @@ static void go_on(struct work *w) {
     s->connected = true;
     w->random = mix(w->random + (uint64_t)getpid());
     w->beside = true;
-    /* An image has not left what its program was in the middle of, for which others wait who may be in the middle of the rest. */
+    /* A direction that the program was in the middle of is still this image's. Others wait for it, and may have the
+     * other one. */
     if (s->out.owner == w->hand + 1) take_out(s, w->hand), release(&s->out);
     if (s->in.owner == w->hand + 1) take_in(s, w->hand), release(&s->in);
     events(w, (int)(POLL + pick(&w->random, STYLES - POLL)));
@@ -771,7 +773,7 @@ static void judge(void) {
     }
     shared->resets++;
     shared->lost += missing;
-    /* Who dies before it accepts resets too. Of what the kernel has not sent yet, a reset lets nothing arrive. */
+    /* A victim that dies before it accepts resets too. A reset discards what the kernel has not sent yet. */
     if (!lane->side[VICTIM].connected) return;
     bool known = read->slack + read->tail_size + read->want == 0 && read->epoch == out->epoch && !out->mark;
     if (known && read->at >= out->tried[out->epoch]) {
@@ -1072,7 +1074,7 @@ static void generation(pid_t survivor, uint32_t number) {
     if (everybody_dead(victim)) {
         settle();
     } else {
-        /* Who is left goes on, and ends at last. */
+        /* The process that is left goes on, and ends at last. */
         if (p->fate != ORDERLY) rest(p->later);
         bool active = !victim->dead[0] || (p->share == BY_TURNS || number % 2);
         bool closed = lane->imaged && p->image == CLOSED, idle = closed || (lane->imaged && p->image == WITHOUT);
@@ -1112,7 +1114,7 @@ static pid_t new_survivor(uint64_t *random) {
     pid_t survivor = (pid_t)must(fork(), "fork");
     if (survivor == 0) {
         become(SURVIVOR);
-        /* Who has changed its user may not count its own descriptors before that. */
+        /* A process that has changed its user may count its own descriptors only after an execution. */
         if (pick(random, 2) || users[SURVIVOR]) execute("survivor", 0, 0, environ);
         survive();
     }

@@ -133,7 +133,7 @@ pub fn of_this_process() -> &'static str {
     socket.display().to_string().leak()
 }
 
-/// A socket as the daemon and those who ask it have.
+/// A socket as the daemon and its clients have.
 fn of_packets() -> OwnedFd {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     socket.expect("a socket of sequential packets")

@@ -26,7 +26,7 @@ const LONGER_MS: usize = 50;
 /// How long something that must happen may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Where the two ends are, and who keeps the daemon's socket.
+/// Where the two ends are, and which process keeps the daemon's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
     /// Two users of one host; the daemon makes its socket itself.

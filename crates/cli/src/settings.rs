@@ -43,7 +43,7 @@ pub struct Setting {
     pub key: &'static Key,
     /// The value as it was written.
     pub text: String,
-    /// Who said so.
+    /// Where it came from.
     pub origin: Origin,
 }
 

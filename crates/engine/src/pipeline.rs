@@ -2,7 +2,8 @@
 //!
 //! A worker belongs to one thread at a time, and nothing is shared but the queues: what passes is primitives, which own what they
 //! carry. [`crate::threads`] runs each worker in a thread of its own. What a worker does depends on what its queues hold when it
-//! looks at them, and on nothing else: who has the workers take turns gets what a [`crate::stack::Stack`] of the same layers does.
+//! looks at them, and on nothing else: workers that take turns in one thread do what a [`crate::stack::Stack`] of the
+//! same layers does.
 
 use crate::column::{Column, ROOM};
 use crate::layer::Layer;

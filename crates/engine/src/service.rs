@@ -37,7 +37,7 @@ impl Time {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cep(pub u32);
 
-/// Whom a layer below reaches: an entry of its table of addresses.
+/// A peer that a layer below reaches: an entry of its table of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer(pub u32);
 

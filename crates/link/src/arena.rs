@@ -418,7 +418,7 @@ mod tests {
         }
     }
 
-    /// Who has none reserved gets ordinary ones, and what is smaller than one does in any case.
+    /// Where no huge pages are reserved, an arena gets ordinary ones; an arena smaller than a huge page always does.
     #[test]
     #[cfg_attr(miri, ignore = "reads /proc/self/smaps")]
     fn an_arena_lies_in_huge_pages_where_some_are_reserved() {

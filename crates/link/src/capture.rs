@@ -152,7 +152,7 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
 
     fn close(self: Box<Self>) -> Returned {
         let Capture { link, file, .. } = *self;
-        // Who wants to know whether it could takes it apart.
+        // A caller that wants to know whether this succeeded takes the capture apart by itself.
         let _ = file.into_inner().flush();
         Box::new(link).close()
     }

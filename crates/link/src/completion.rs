@@ -47,7 +47,7 @@ pub struct Frames {
 pub struct Pace {
     how: Completion,
     event_driven: bool,
-    /// Nothing was sent since somebody asked for what is done: who asks again waits for it.
+    /// The caller has asked for what is done, and sent nothing since: if it asks again, it waits for a frame.
     asked: bool,
     switches: u64,
 }
@@ -79,8 +79,8 @@ impl Pace {
         self.how != Completion::Lazy
     }
 
-    /// Somebody asks for what is done: whether to look. The frames that are free may be kept elsewhere, by a protocol that
-    /// retains them, say; so who asks twice without sending counts as having none.
+    /// The caller asks for what is done: whether to look. Free frames may be kept elsewhere, by a protocol that retains
+    /// them for example, so a caller that asks twice without sending counts as having none.
     pub fn asked(&mut self, frames: Frames) -> bool {
         self.mark(frames);
         let again = std::mem::replace(&mut self.asked, true);

@@ -102,7 +102,7 @@ pub struct Counters {
     pub lost: u64,
     /// Not sent since they were too long, too short or in too many pieces. Their buffers say so ([`Buffer::is_refused`]).
     pub refused: u64,
-    /// Taken to be sent and given up, since the system knows no way to whom they were for.
+    /// Taken to be sent and given up, because the system knows no way to their receiver.
     pub unsent: u64,
     /// Calls by which the kernel was told that there is something to be sent.
     pub wakeups: u64,

@@ -20,7 +20,7 @@ const OF_OTHERS: &str = "mq";
 pub struct Hop {
     /// The number of the interface by which they leave.
     pub interface: u32,
-    /// The neighbour there: whom they are for, or a router.
+    /// The neighbour there: the receiver itself, or a router.
     pub next: IpAddr,
     /// They go to one host as they are: neither to this one, nor to many, nor within packets of another kind.
     pub plain: bool,
@@ -52,7 +52,7 @@ impl Neighbour {
         (address[0] & 1 == 0 && address != [0; 6]).then_some(Neighbour { address, stale })
     }
 
-    /// Whom a message is about: the number of the interface, and the address.
+    /// The neighbour that a message is about: the number of the interface, and the address.
     pub fn named(message: &NeighbourMessage) -> Option<(u32, IpAddr)> {
         let ip = message.attributes.iter().find_map(|it| match it {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(IpAddr::from(*ip)),

@@ -170,7 +170,7 @@ impl Udp {
     }
 
     /// Has packets to a peer leave at so many octets in a second at most, headers of IP and UDP counted, or as fast as they go. Others
-    /// are not held up meanwhile. Says who keeps the time.
+    /// are not held up meanwhile. Returns whether the kernel or this driver keeps the time.
     ///
     /// # Errors
     /// There is no way to it.
@@ -198,7 +198,7 @@ impl Udp {
         Ok(keeper)
     }
 
-    /// Who may keep the times of packets to a peer.
+    /// Whether the kernel can keep the times of packets to a peer, or this driver has to.
     fn timekeeper(&self, peer: SocketAddr) -> Timekeeper {
         let keeps_times = |routes: &Routes| {
             let hop = routes.hop(self.local().ip(), peer.ip())?;

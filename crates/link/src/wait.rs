@@ -61,8 +61,8 @@ impl Wait {
         Ok(came)
     }
 
-    /// What is expected to take longer is not worth the polling. But who sleeps learns how long a sleep takes, and not how soon
-    /// something has come, so that it polls now and then all the same.
+    /// A wait that is expected to take longer is not worth the polling. But a sleep shows how long it takes to sleep
+    /// and wake up, and not how soon something has come. So every few sleeps there is a poll all the same.
     fn polls(&self) -> bool {
         self.expected < self.longest_poll || self.sleeps.is_multiple_of(PROBE)
     }

@@ -42,7 +42,7 @@ pub struct Config {
     pub attach: Attach,
     /// Whether packets are copied.
     pub bind: Bind,
-    /// Whether who receives does the device's work for it; nobody else is asked to if nothing is said.
+    /// Whether the receiver has the kernel do the device's work when it receives; it does not if nothing is said.
     pub busy_poll: Option<BusyPoll>,
     /// When to look for what was transmitted; [`Completion::adaptive`] if nothing is said.
     pub completion: Option<Completion>,
@@ -450,8 +450,9 @@ mod tests {
         assert_eq!(link.counters().polls, 2);
     }
 
-    /// The kernel publishes what has come before it gives back the places of the frames that it came in: who is quick fills all
-    /// frames again while the ring still looks full. A veth does that within seconds, now and then; its state is put in here.
+    /// The kernel publishes a packet before it gives back the place of its frame in the fill ring: a quick receiver
+    /// fills all frames again while the ring still looks full. Over a veth that happens now and then within seconds;
+    /// here its state is put in.
     #[test]
     fn frames_may_be_filled_again_before_the_kernel_says_that_it_has_taken_them() {
         let cable = match Cable::new(1500) {

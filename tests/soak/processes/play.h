@@ -72,7 +72,7 @@ struct shared {
 
 extern struct shared *shared;
 
-// Who plays: one side of one connection, on one descriptor, in one thread.
+// A player: one side of one connection, on one descriptor, in one thread.
 struct actor {
     struct conn *conn;
     int me, fd, depth;

@@ -177,7 +177,7 @@ fn what_was_sent_is_captured_once_and_whole() {
             let capture = capture(&stage, &file, &["port", &port.to_string(), "and", "host", host]);
             let talk = talk.take().unwrap_or_else(|| {
                 let talk = Talk::begin(&stage, host, port, SIZE);
-                // Who is gone by then has no name.
+                // A process that is gone by then has no name.
                 until("who talks", || {
                     fs::read(&file).is_ok_and(|it| it.windows(MADE_UP.len()).any(|it| it == MADE_UP))
                 });
@@ -342,7 +342,8 @@ fn it_ends_when_it_was_told_to() {
     stage.finish();
 }
 
-/// Who has sent its last sleeps where the library does not see it, in accept or in the program's own time.
+/// A process that has sent its last byte sleeps where the library does not see it: in accept, or while it computes or
+/// naps.
 #[test]
 fn who_has_closed_lets_go_of_the_capture() {
     if is_kernel_only() {
@@ -398,7 +399,7 @@ fn an_ended_capture_leaves_nothing() {
         } else {
             end(capture);
         }
-        // Those who talk have it attached while they do.
+        // The processes that send have the buffer attached while they do.
         until("its buffer to go", || !traces::has_buffer_of(pid));
     }
     talk.finish();

@@ -573,8 +573,9 @@ fn an_image_that_begins_late_reads_what_its_other_end_has_left_or_is_reset() {
     stage.finish();
 }
 
-/// An image that gets no processor between attaching the table of ends, in which it counts itself, and the memory that the unread bytes
-/// lie in, its third segment: strace(1) holds it up there. Fails if who has spawned it does not wait until it has both.
+/// An image that gets no processor after it has attached the table of ends, in which it counts itself, and before it
+/// attaches the memory with the unread bytes, its third segment: strace(1) holds it up there. Fails if its parent does
+/// not wait until the image has both.
 #[test]
 fn an_image_that_has_half_come_is_awaited() {
     let Some(stage) = Stage::with(&["python3", "strace"]) else { return };

@@ -40,9 +40,9 @@ use taps::Taps;
 const IDLE: Duration = Duration::from_millis(5);
 /// How often it is looked whether sockets are gone whose senders did not say so.
 const LOOK: Duration = Duration::from_millis(500);
-/// How often the tables are looked at, at most, for who has a new connection.
+/// How often, at most, the tables are read to find which processes have a new connection.
 const ASK: Duration = Duration::from_millis(100);
-/// Who is gone, or not known yet.
+/// The name of a process that is gone, or not known yet.
 const UNKNOWN: &str = "?";
 /// A sender that has found the tap before it was taken back has put its record within this time, if it gets a processor.
 const LAST: Duration = Duration::from_millis(5);
@@ -228,7 +228,7 @@ impl Capture {
     }
 }
 
-/// Has those captured who have come.
+/// Has users captured who have come since.
 fn follow(taps: &mut Taps, images: &mut Images) {
     if let Ok(spaces) = Spaces::now(images) {
         taps.follow(&spaces).into_iter().for_each(|it| say(format_args!("{it}")));
@@ -283,7 +283,8 @@ impl Target {
     }
 }
 
-/// Who has the sockets of connections, by name: as of when it was looked, since some are gone before what they sent is read.
+/// Which processes have the sockets of connections, by name. It is kept, because some are gone before what they sent is
+/// read.
 struct People {
     images: Images,
     spaces: Option<Spaces>,
@@ -333,7 +334,7 @@ impl People {
     }
 }
 
-/// Who has which socket, by cookie.
+/// The processes that have each socket, by its cookie.
 fn sockets(spaces: &Spaces) -> HashMap<u64, Names> {
     let mut by_cookie = HashMap::<u64, Names>::new();
     let mut names = Names::new();

@@ -29,7 +29,7 @@ pub struct Packet {
     pub comment: Option<String>,
 }
 
-/// Who has the two ends of a new connection: what is said of it, or `None` if it is not wanted.
+/// Describes a new connection by the processes at its two ends; `None` if it is not wanted.
 pub type Describe<'a> = dyn FnMut([SocketAddr; 2], &Head) -> Option<String> + 'a;
 
 /// The connections of which something was captured.

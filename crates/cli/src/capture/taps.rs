@@ -25,7 +25,7 @@ pub struct Taps {
     /// Records in the order in which they were sent, and those that others may still come before.
     ready: VecDeque<Record>,
     held: Vec<Record>,
-    /// Those who cannot be captured, of which this command has said so.
+    /// Users that cannot be captured, for which this command has said so.
     left_out: BTreeSet<Place>,
     is_over: bool,
 }
@@ -76,7 +76,7 @@ impl Taps {
         Ok(Taps { capacity, all: vec![own], ready, held, left_out, is_over: false })
     }
 
-    /// Adds those who have come in `spaces`. What is said of each who cannot be captured.
+    /// Adds the users that have come in `spaces`. Returns a message for each that cannot be captured.
     pub fn follow(&mut self, spaces: &Spaces) -> Vec<String> {
         let mut said = Vec::new();
         for (place, process) in spaces.users() {

@@ -29,7 +29,7 @@ pub enum Obstacle {
     Static,
     /// Go does not go through libc.
     Go,
-    /// The file changes the user, the group or the capabilities of who runs it.
+    /// The file changes the user, the group or the capabilities of the process that executes it.
     Privileged,
     /// A 32-bit program on a 64-bit system.
     Bits,
@@ -200,7 +200,8 @@ fn loaded_with(path: &Path) -> Option<Vec<PathBuf>> {
     let mut list = list.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let mut said = Vec::new();
     let read = list.stdout.take()?.read_to_end(&mut said);
-    // Nobody tells how it ended if this process was started with SIGCHLD ignored. A list always has the loader itself.
+    // The kernel does not say how the child ended if this process was started with SIGCHLD ignored. A list always has
+    // the loader itself.
     let _ = list.wait();
     let libraries: Vec<_> = said.split(|&byte| byte == b'\n').filter_map(listed).collect();
     (read.is_ok() && !libraries.is_empty()).then_some(libraries)

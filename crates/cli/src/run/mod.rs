@@ -228,7 +228,7 @@ fn set(name: &str, value: &OsStr) -> Result<(), RunError> {
     sys::set_variable(name, value).map_err(|error| RunError::System { what: "set a variable", error })
 }
 
-/// Who is meant: the program, and its interpreter if that is another file.
+/// The program as a message names it, with its interpreter if that is another file.
 fn subject(name: &OsStr, path: &Path, image: &Image) -> String {
     let name = name.to_string_lossy();
     if image.path == path { name.into_owned() } else { format!("{name} (run by {})", image.path.display()) }

@@ -38,7 +38,7 @@ use sockets::Socket;
 #[derive(Clone, Debug)]
 struct Connection {
     socket: Socket,
-    /// Who has it, by number of process and descriptor.
+    /// The processes that have it, by number and descriptor.
     holders: Vec<Holder>,
     /// What the library knows of it; nothing before it was used.
     end: Option<Seen>,
@@ -65,7 +65,7 @@ impl View {
         View::of(spaces::whose(), images)
     }
 
-    /// Of this user where it is, who may be root.
+    /// Of this user in this process's namespaces, even if the user is root.
     fn gather_own(images: &mut Images) -> anyhow::Result<View> {
         View::of(Whose::User(kernel::user_id()), images)
     }

@@ -114,7 +114,7 @@ fn io_uring_is_denied_by_a_filter_only_where_it_may_be_set_up_past_the_library()
     }
 }
 
-/// Who ignores SIGCHLD is not told of the end of a child.
+/// A process that ignores SIGCHLD is not told how a child ended.
 #[test]
 fn the_look_at_libraries_does_not_depend_on_its_caller() {
     let directory = tempfile::tempdir().unwrap();

@@ -219,8 +219,8 @@ fn a_program_in_the_background_gets_the_terminal_with_the_command() {
     shell.ends();
 }
 
-/// A shell that runs one command and says who has the terminal. `late` puts the command into the foreground without continuing
-/// it, once a line has been typed; so does bash with one that runs.
+/// A shell that runs one command and says which process group has the terminal. `late` puts the command into the
+/// foreground without continuing it, once a line has been typed; so does bash with a command that runs.
 const SHELL: &str = r#"
 #define _GNU_SOURCE
 #include <signal.h>

@@ -29,7 +29,7 @@ pub struct ProcessId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientId(pub u64);
 
-/// An answer, for whom, and the memory that goes with it.
+/// An answer, its client, and the memory that goes with it.
 #[derive(Debug)]
 pub struct Reply {
     /// The client that asked.

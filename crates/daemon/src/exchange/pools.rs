@@ -206,8 +206,9 @@ impl Pools {
         }
     }
 
-    /// A process has ended at the time `now`. Where it was the last one of a side, nobody can meet in the pool any more, which
-    /// goes soon, and with the last one of the other side at once. Who has it mapped keeps it.
+    /// A process has ended at the time `now`. Where it was the last one of a side, no ends can meet in the pool any
+    /// more. The pool goes soon, or at once with the last process of the other side. A process that has mapped it keeps
+    /// it.
     pub(super) fn leave(&mut self, process: ProcessId, now: u64) {
         for number in self.of.remove(&process).unwrap_or_default() {
             let Some(pool) = self.pools.get_mut(&number) else { continue };

@@ -210,7 +210,7 @@ impl Server {
         }
     }
 
-    /// There is no descriptor for another client, who would otherwise be found again and again.
+    /// There is no descriptor for another client. The client is turned away, or the loop would find it again and again.
     fn turn_away(&mut self) {
         self.counts.turned_away += 1;
         tracing::warn!("no descriptor is left for another client: raise LimitNOFILE");

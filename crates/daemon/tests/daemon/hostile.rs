@@ -315,7 +315,7 @@ fn descriptors_are_shared_out() {
     daemon.finish();
 }
 
-/// No descriptor is left at all: who comes is turned away at once, and the daemon goes on.
+/// No descriptor is left at all: a client that comes is turned away at once, and the daemon goes on.
 #[test]
 fn without_descriptors_clients_are_turned_away() {
     if !is_root() {

@@ -1,4 +1,4 @@
-//! What the daemon says of itself, and to whom.
+//! What the daemon says of itself, and to which users.
 
 use super::actor::{Actor, join, meet};
 use super::client::{ASK, Client};

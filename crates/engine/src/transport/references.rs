@@ -2,8 +2,8 @@
 //! one step, and not used again before every TPDU that names them is gone (§6.18).
 //!
 //! Places in a peer's table are given out in order, so that the table grows with what is in use. What is on the wire is another
-//! number for each, by a bijection of the peer's own that follows from a secret: who does not see a connection's TPDUs does not
-//! know what to forge.
+//! number for each, by a bijection of the peer's own that follows from a secret: an attacker who does not see a
+//! connection's TPDUs does not know what to forge.
 
 use super::slots::NONE;
 use crate::service::{Peer, Time};

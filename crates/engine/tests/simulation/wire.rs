@@ -62,7 +62,7 @@ struct Shared {
     arrived: [VecDeque<(Vec<u8>, bool)>; 2],
 }
 
-/// When it arrives, in which order, to whom, its octets, and whether it is marked.
+/// When it arrives, its number in the order of sending, the end that it goes to, its octets, and whether it is marked.
 type Packet = (u64, u64, usize, Vec<u8>, bool);
 
 /// The wire.

@@ -120,7 +120,7 @@ fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
     runs.chain(surveys)
 }
 
-/// A question, and who asks it.
+/// A question, and the record that it comes from.
 struct Asked<'a> {
     record: &'a str,
     date: &'a str,

@@ -19,7 +19,7 @@ use underpass_checksum::Variant;
 pub enum Stage {
     /// The class of transport between two programs of one host: the kernel's TCP or shared memory.
     Transport,
-    /// Who runs the engine's layers.
+    /// How the engine's layers are run.
     Layers,
     /// What packets go over.
     Link,
@@ -27,11 +27,11 @@ pub enum Stage {
     Completion,
     /// How much a driver copies of a packet in pieces.
     Copies,
-    /// Who sums received packets.
+    /// What sums received packets.
     Checksum,
     /// With which instructions the processor sums.
     Instructions,
-    /// Who encrypts.
+    /// Where encryption is done.
     Encryption,
     /// On which endpoint the work is done.
     Endpoint,
@@ -111,7 +111,8 @@ pub struct Choice {
 /// The suite of measurements between endpoints.
 pub const SURVEY: &str = "survey";
 
-/// From which, and to which, endpoint of a system a stream or a message best goes, and who best encrypts, as a survey has it.
+/// The questions of a survey: from which and to which endpoint of a system a stream or a message best goes, and which
+/// endpoint best encrypts.
 pub fn of_survey(survey: &Survey) -> Vec<Question> {
     let survey = &survey.record;
     let all = [transports(survey), endpoints(survey), encryption(survey)];
@@ -174,7 +175,7 @@ fn endpoints(survey: &SurveyRecord) -> Vec<Question> {
     all
 }
 
-/// Series by who encrypts; `None` is the sender.
+/// Series by the endpoint that encrypts; `None` is the sender.
 type Vias<'a> = BTreeMap<Option<&'a str>, Vec<&'a Series>>;
 
 /// The sender itself is the default, and each endpoint to which it offloads stands to choose.

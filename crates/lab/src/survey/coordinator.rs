@@ -21,7 +21,7 @@ use crate::host::revision;
 use crate::interrupt;
 use crate::record::{Skipped, now};
 
-/// How long an agent may take to say who it is: it asks each tool for its version.
+/// How long an agent may take to describe itself: it asks each tool for its version.
 const DESCRIBE: Duration = Duration::from_secs(90);
 /// How often a sample is tried.
 const TRIES: u32 = 3;
@@ -180,7 +180,7 @@ type Met = (Vec<Option<Remote>>, Vec<Endpoint>, Vec<Facts>);
 /// What connects to the agent of an endpoint, by its number.
 type Connect<'a> = &'a dyn Fn(usize) -> Result<Remote, AgentError>;
 
-/// Connects to all agents and asks who they are.
+/// Connects to all agents and asks for their descriptions.
 ///
 /// # Errors
 /// Not all can be reached, or one runs another version.

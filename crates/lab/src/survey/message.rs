@@ -13,7 +13,7 @@ use crate::launcher::Side;
 /// A request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
-    /// Who are you?
+    /// Describe yourself.
     Describe,
     /// What time is it?
     Time,

@@ -9,8 +9,8 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr;
 
-/// Words of the control messages of a message that is sent, which are three of a word each; of one that is received; and of an
-/// error, which is described with the address of who reports it.
+/// Words of the control messages of a message that is sent, which are three of a word each; of one that is received;
+/// and of an error, whose description has the address of the host that reports it.
 const GIVEN: usize = 9;
 const TAKEN: usize = 12;
 const DESCRIBED: usize = 32;
@@ -175,7 +175,8 @@ impl<'a> Messages<'a, TAKEN> {
     }
 }
 
-/// Takes an error from the socket's queue: to whom what was sent, and what is said about it. None where there is none.
+/// Takes an error from the socket's queue: the receiver of the packet, and what is said about it. None where there is
+/// no error.
 pub fn take_error(socket: BorrowedFd<'_>) -> Option<(Name, Described)> {
     let (mut name, mut control) = (Name::ROOM, Described::ROOM);
     // SAFETY: all of it may be zero.

@@ -19,7 +19,7 @@ const SEGMENTS: usize = 64;
 /// to the next costs more than the copy.
 const SHORT: usize = 512;
 
-/// Whose packets they are, and where they go.
+/// Where packets lie, and where they go.
 #[derive(Debug)]
 pub struct Ways<'a> {
     /// Where the packets lie.

@@ -34,10 +34,11 @@ pub enum Bind {
     Copy,
 }
 
-/// Who receives has the kernel do the device's work there and then (NAPI), on its own processor, instead of wherever an interrupt
-/// comes. Where the interface puts its interrupts off (`napi_defer_hard_irqs` and `gro_flush_timeout` of
-/// `/sys/class/net/NAME`), it does without any as long as somebody polls. Linux 6.18 does so only for a socket that copies
-/// nothing: another's packets come as ever, and the interrupts of its interface had better stay on.
+/// The receiver has the kernel do the device's work there and then (NAPI), on the receiver's processor, instead of
+/// wherever an interrupt comes. Where the interface puts its interrupts off (`napi_defer_hard_irqs` and
+/// `gro_flush_timeout` of `/sys/class/net/NAME`), it does without any as long as the receiver polls. Linux 6.18 does so
+/// only for a socket without copies: the packets of other sockets come as ever, and the interrupts of their interfaces
+/// had better stay on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
     /// Most packets for each call; more than 64 need CAP_NET_ADMIN.

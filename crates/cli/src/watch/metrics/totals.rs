@@ -22,7 +22,7 @@ pub struct Totals {
     images: Images,
     /// How many there are.
     running: usize,
-    /// Those that have had a connection, by number; beside them what nobody has who can be seen.
+    /// Processes that have had a connection, by number; under `None` the connections of processes that cannot be seen.
     processes: BTreeMap<Option<u32>, Account>,
     /// The daemon, beside them.
     broker: Broker,

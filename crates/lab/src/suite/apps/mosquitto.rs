@@ -50,7 +50,7 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     }
 }
 
-/// As whom the broker runs.
+/// The user as which the broker runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BrokerUser {
     /// As its clients do.

@@ -86,7 +86,7 @@ impl Task {
     }
 }
 
-/// Who computes it.
+/// The code that computes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contestant {
     /// The variant that is picked where nothing is said.

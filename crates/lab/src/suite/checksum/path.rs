@@ -118,7 +118,7 @@ pub enum Stage {
     Sum,
     /// The GPU's driver, and its answers.
     Gpu,
-    /// All else: who has sent what, buffers, sleeping.
+    /// All else: addresses, buffers, sleeping.
     Rest,
 }
 

@@ -47,7 +47,7 @@ impl Receive {
         self.path.run(load).with_context(|| format!("{}, {}", self.name(), load.way.name()))
     }
 
-    /// Each way once; who begins changes from sample to sample, as `turn` says.
+    /// Each way once; the way that begins changes from sample to sample, as `turn` says.
     fn by_turns(&self, turn: usize, mut run: impl FnMut(Way) -> Result<Run>) -> Result<Vec<Run>> {
         let count = self.ways.len();
         let mut runs = vec![None; count];

@@ -1,4 +1,5 @@
-//! Messages from one end of the cable to the other, as frames: who sends them, and who receives them and looks at each.
+//! Messages from one end of the cable to the other, as frames: the thread that sends them, and the thread that receives
+//! and checks them.
 
 use std::collections::VecDeque;
 use std::hint::spin_loop;
@@ -189,7 +190,7 @@ pub fn send_one_by_one(
         end.link.transmit(&mut out);
         while begin.elapsed() < gap || progress.delivered.load(Acquire) < sent {
             ensure!(begin.elapsed() < PATIENCE, "a message was lost, though there was room for it");
-            // Who sleeps wakes up late.
+            // A thread that sleeps wakes up late.
             if gap - LONG_GAP.min(gap) > begin.elapsed() { thread::sleep(gap - LONG_GAP) } else { spin_loop() }
         }
     }

@@ -37,7 +37,7 @@ const QUEUE: usize = 256;
 /// How long a measurement that does not get on is given.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Who runs the layers.
+/// How the layers are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduler {
     /// One thread, run to completion.

@@ -34,7 +34,7 @@ fn set_segment(socket: &UdpSocket, segment: usize) -> io::Result<()> {
     }
 }
 
-/// Data of the next packet, and who sent it.
+/// Sender and data of the next packet.
 fn data(end: &mut End<Udp>) -> (SocketAddr, Vec<u8>) {
     let packet = end.expect();
     let (header, data) = Header::parse(&packet).expect("a link gives what its own parser takes");
