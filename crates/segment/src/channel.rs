@@ -71,7 +71,7 @@ impl Shape {
     /// Most slots of a pool.
     pub const MAX_SLOTS: u32 = 64;
 
-    /// Whether the shape is one that is ever made.
+    /// Whether pools of this shape are ever made.
     pub fn is_sane(self) -> bool {
         self.ring_bytes.is_power_of_two()
             && (1 << 16..=1 << 24).contains(&self.ring_bytes)

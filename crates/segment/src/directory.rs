@@ -353,7 +353,8 @@ impl Directory {
         })
     }
 
-    /// For what cannot be done later: outlasts an owner that waits for a processor, but not one that was stopped.
+    /// Locks for what cannot be done later: waits longer than an owner waits for a processor, but not for an owner that
+    /// was stopped.
     fn lock_patiently(&self, pid: i32) -> Option<Locked<'_>> {
         const PATIENCE_NS: u64 = 500_000_000;
         let deadline = clock::nanoseconds() + PATIENCE_NS;

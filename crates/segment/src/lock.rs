@@ -71,8 +71,8 @@ impl Lock {
         })
     }
 
-    /// Keeps every other thread from what it guards until [`Lock::let_in`], also one that sleeps inside, should it wake.
-    /// `None`: this thread was inside already, or another has not come out within 100 ms.
+    /// Keeps every other thread from what it guards until [`Lock::let_in`], also a thread that sleeps inside, should it
+    /// wake. `None`: this thread was inside already, or another has not come out within 100 ms.
     pub fn keep_out(&self, me: u32) -> Option<Entered> {
         let rounds = (0..1000).map(|round| {
             if round > 0 {
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(lock.enter(me), Entered::Nested);
         lock.forsake(me);
         assert_eq!(lock.enter(me), Entered::AfterDeath);
-        // As one that sleeps inside, and as a visitor.
+        // As an owner that sleeps inside, and as a visitor.
         lock.fall_asleep();
         assert!(lock.visit(me));
         lock.forsake(me);

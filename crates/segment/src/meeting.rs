@@ -6,11 +6,11 @@
 //! kernel shows that the process which claims to hold the other socket really has it among its descriptors, and that
 //! the pool was made by that process, for this user alone.
 //!
-//! An end that cannot be found so asks the broker, if there is one (`brokered`); and so does an end that nobody comes for in the
-//! directory, which is one of its IPC namespace alone.
+//! An end that cannot find its other end so asks the broker, if there is one (`brokered`). So does an end for which no
+//! other end comes to the directory, because each IPC namespace has a directory of its own.
 //!
-//! A [`Meeting`] is what one process needs for that. It is used by one thread at a time; one that finds it in use goes
-//! on with kernel TCP and comes back later.
+//! A [`Meeting`] is what one process needs for that. It is used by one thread at a time; a thread that finds it in
+//! use goes on with kernel TCP and comes back later.
 #![allow(unsafe_code, reason = "detaches pools that nothing uses")]
 
 mod broker;
@@ -370,8 +370,8 @@ impl Meeting {
         self.pools.iter().flatten().all(is_there) && self.would_be_given_again()
     }
 
-    /// The pool of a joined end, attached, and the process that made it. One of the broker's is there if this process, or the
-    /// one that it was forked from, has mapped it.
+    /// The pool of a joined end, attached, and the process that made it. A pool of the broker's is there if this
+    /// process, or its parent before the fork, has mapped it.
     fn open(&self, end: &End) -> Option<(Pool, i32)> {
         if end.is_brokered() {
             return Some((Pool::of_number(end.pool.load(Relaxed), end.shape())?, 0));
@@ -522,8 +522,8 @@ impl Meeting {
                     it.unused_since = now;
                     continue;
                 }
-                // SAFETY: no end of this process is in it, and has not been for long enough that no thread can be
-                // inside a call on one that was closed under it.
+                // SAFETY: no end of this process is in it, and none was for so long that no thread can be inside
+                // a call on an end that was closed under it.
                 unsafe { it.pool.detach() };
                 *place = None;
             }

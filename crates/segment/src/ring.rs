@@ -73,8 +73,9 @@ const MOST_AHEAD: [u64; 2] = [32, 256];
 /// Most lines of a record that are handed over: of more, the reader has the first before the last is written.
 const MOST_HANDED_OVER: u64 = 32;
 
-/// Header of a mark of going down that the reader has not come to, and of one that it passes: the sender takes back only the first.
+/// Header of a mark of going down that the reader has not come to. The sender may take it back.
 const DOWN_AHEAD: u64 = header(DOWN, HEADER);
+/// The same, once the reader passes it.
 const DOWN_PASSED: u64 = header(DOWN, 0);
 
 const fn header(kind: u64, len: u64) -> u64 {

@@ -77,8 +77,8 @@ pub fn about_to_write(at: *const u8) {
     let _ = at;
 }
 
-/// Another processor will soon read the line of memory that `at` lies in: it may leave this one's own caches for one that
-/// both share, from where it is fetched sooner.
+/// Another processor will soon read the line of memory that `at` lies in: it may leave this processor's own caches for
+/// a cache that both share, from where it is fetched sooner.
 #[inline]
 pub fn written_for_another(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

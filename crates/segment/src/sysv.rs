@@ -123,7 +123,7 @@ impl Mapping {
         Ok(attest_private(id, len, uid)?.creator)
     }
 
-    /// One that this process has attached, by where it lies.
+    /// A mapping that this process has attached, by its address.
     pub(crate) fn again(base: *mut u8, len: usize, id: i32) -> Option<Mapping> {
         Some(Mapping { base: NonNull::new(base)?, len, id })
     }

@@ -465,7 +465,7 @@ mod tests {
         let mut bytes = vec![];
         assert!(tap.next(&mut bytes).is_some());
         assert_eq!(bytes, b"on");
-        // One that lives and does not come out costs its bytes, not a wait for it.
+        // A live owner that does not come out costs the sender its bytes, not a wait.
         tap.memory.control().lock.0.store(kernel::thread_id(), Relaxed);
         put(&open(&tap), b"out");
         assert_eq!((tap.next(&mut bytes), tap.lost()), (None, 3));

@@ -196,7 +196,7 @@ fn order(tables: &[Table], subject: &Subject, is_there: impl Fn(u64) -> bool) ->
         family.forget_orders(&is_there);
         if family.order(subject.cookie) { Outcome::Ordered } else { Outcome::Full }
     });
-    // Each of them: any of its processes may be the one that uses it.
+    // Each end of the cookie: any of its processes may use the connection.
     outcomes.fold(Outcome::Unknown, |all, it| if all == Outcome::Ordered { all } else { it })
 }
 

@@ -93,7 +93,7 @@ fn accepted(from: c_int, listener: Known, fd: c_int, flags: c_int) -> c_int {
     fd
 }
 
-/// `fd`, so far `known` as that, is a listener. One that came from another image is found to be one of TCP here.
+/// `fd`, so far `known` as that, is a listener. That a listener from another image is a TCP socket is found out here.
 fn as_listener(fd: c_int, known: Known) -> Option<Socket> {
     match known {
         Known::Socket(listener) => Some(listener),

@@ -10,7 +10,7 @@ use libc::{mmsghdr, msghdr, size_t, ssize_t};
 use underpass_segment::reason::Reason;
 
 /// A message has come, perhaps with descriptors: what is a fast connection is taken over at once, since the first call on
-/// it may be one that only asks, such as poll.
+/// it may be a call that only asks, such as poll.
 ///
 /// # Safety
 /// The message must be one that recvmsg(2) has filled in.

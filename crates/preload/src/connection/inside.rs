@@ -155,7 +155,7 @@ pub static WAITING: Waiting = Waiting {
 
 /// Gives back on all connections of this process; false if the kernel has no room for all of it yet.
 fn give_back_everywhere() -> bool {
-    // Of each, also behind one that has no room.
+    // On every connection, also after one for which the kernel has no room.
     let mut all = true;
     look_at_all(|it| all &= it.attend());
     all

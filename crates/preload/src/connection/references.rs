@@ -41,7 +41,7 @@ pub fn release(index: u32, fd: Option<i32>) {
 /// One process less, which has the socket as `fd`.
 pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Channel>, fd: Option<i32>) {
     let end = family.end(index);
-    // One that another family has taken over has none any more, but this process may have attached it.
+    // An end that another family has taken over has no channel any more, but this process may have attached it.
     let joined = end.has_channel() || channel.is_some();
     // Before: another process that has lent it may end the loan as soon as nobody refers to it.
     let until = end.owners.lent_until();
@@ -80,8 +80,8 @@ fn takes_unread_along(family: &'static Family, index: u32, channel: Option<Chann
     port.is_some_and(|port| port.goes_with_channel())
 }
 
-/// Nobody has the end any more: it is free for another connection. One that is lost is so later, since somebody may come for it
-/// after all.
+/// No process has the end any more: it is free for another connection. If it `is_lost`, it becomes free later, because
+/// an image may come for it after all.
 fn give_back(family: &Family, index: u32, is_lost: bool) {
     let free = if is_lost {
         family.end(index).advance(Stage::Broken);

@@ -91,7 +91,7 @@ fn allows(at: usize, len: usize, access: usize) -> bool {
 
 #[cold]
 fn pages_allow(first: usize, last: usize, access: usize) -> bool {
-    // The last one first: of a length that is wrong, it is the one that is not there.
+    // The last page first: if the length is wrong, the last page is the missing one.
     page_allows(last, access) && (first / PAGE..last / PAGE).all(|number| page_allows(number * PAGE, access))
 }
 

@@ -314,9 +314,9 @@ fn restore(family: &Family, fill: impl FnOnce(&End) -> bool) -> Option<u32> {
     None
 }
 
-/// Nothing of this process refers to the pool any more, unless it returns false.
+/// Whether nothing of this process refers to the pool any more, so that it may be detached.
 fn let_go_of_pool(id: i32, begin: *const u8) -> bool {
-    // Nor one that a look at a set, below this signal handler, may be using.
+    // A look at a set that this signal handler has interrupted may be using the pool.
     let unused = !is_pool_used(id) && !set::is_any_interrupted();
     if unused {
         set::forget_pool(begin);

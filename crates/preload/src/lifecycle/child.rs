@@ -57,9 +57,10 @@ pub fn become_child() {
 
 /// The ends of which a fork has counted the child's references: a bit for each, in memory that the child gets a copy of.
 ///
-/// Meanwhile other threads of the parent use new connections and close old ones. What is counted and not in the child's
-/// table the child lets go of; what is there and was not counted may have ended before the child runs, and the child
-/// does not have it. (It cannot be one that the thread which forked could have told it of.)
+/// Meanwhile other threads of the parent use new connections and close old ones. The child drops the references that
+/// were counted and whose ends are not in its table. An end that is in its table and was not counted may have ended
+/// before the child runs, so the child does not use it. (The forking thread cannot have passed such a connection on to
+/// the child.)
 pub struct Counted {
     words: *const AtomicU64,
     count: usize,

@@ -179,7 +179,7 @@ impl Connection {
         }
         // A program that was given the socket closes it later, and perhaps in another way.
         let ends = last && !is_lent;
-        // One that is pinned may have gone to a process of which nothing is known.
+        // A pinned connection may have gone to a process of which nothing is known.
         let is_alone = ends && self.end.stage() == Stage::Waiting;
         if self.stop_asking() && is_alone {
             self.end_before_broker();

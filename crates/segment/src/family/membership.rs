@@ -113,8 +113,8 @@ impl Family {
         (0..MEMBERS as u32).any(|member| self.process(member) == Some((namespaces, number)))
     }
 
-    /// Whether another process than `me` has the table, as far as can be told. One that only [watches](crate::watch) it does
-    /// not count.
+    /// Whether another process than `me` has the table, as far as can be told. A process that only
+    /// [watches](crate::watch) the table does not count.
     pub fn has_others(&self, me: Option<u32>) -> bool {
         if self.attached() == Some(self.mappings().into()) {
             return false;

@@ -213,7 +213,7 @@ impl Family {
         unsafe { &*self.at(index, Row::holders).cast() }
     }
 
-    /// End number `index`. If this process cannot reach it, it is one that nobody has.
+    /// End number `index`. If this process cannot reach it, this is an end that is never used.
     #[inline]
     pub fn end(&self, index: u32) -> &End {
         // SAFETY: within the mapping; zeroed memory is an unused end; everything in it is atomic.

@@ -73,7 +73,7 @@ fn a_process_maps_the_rest_when_it_needs_it() {
     assert_eq!((first as usize, mappings(&family).len()), (FIRST_ENDS, 2));
     assert!(mappings(&family).iter().sum::<usize>() < Family::LEN + 8192);
     family.end(first).cookie.store(77, Relaxed);
-    // One that comes now needs it all.
+    // A process that comes now needs the whole table.
     let other = Family::open(family.id(), kernel::user_id()).unwrap();
     assert_eq!((other.end(first).cookie.load(Relaxed), other.mappings()), (77, 1));
     let all = (0..MAX_ENDS as u32).filter(|&index| index > first).all(|index| other.take(None) == Some(index));

@@ -49,8 +49,9 @@ of_each_thread! {
     static OWN_MASK: Option<u64> = None;
 }
 
-/// Holds signals back from this thread as long as it lives, as the kernel does in a call until that would wait: one that
-/// comes while the library moves bytes then ends the wait. Those that an instruction causes are not held back.
+/// Holds signals back from this thread as long as it lives, as the kernel does in a call until that would wait: a
+/// signal that comes while the library moves bytes then ends the wait. Signals that an instruction causes are not held
+/// back.
 #[derive(Debug)]
 pub struct HeldBack {
     is_outermost: bool,

@@ -32,10 +32,10 @@ const WAIT_AT_END_NS: i64 = 10_000_000;
 /// What comes of an ask is looked for after so many further calls at the latest.
 const MOST_CALLS: u32 = 64;
 /// An end that waits in the directory asks the broker as well after a multiple of so many calls. Two ends that talk to each other
-/// make about as many, so one that is to come there has come by then.
+/// make about as many calls, so an other end that uses the same directory has come by then.
 const CALLS_ALONE: u32 = 64;
-/// The more ends of a process have asked so in vain, the later the next ones do: after so many times as many calls at most. To ask
-/// takes about as long as 20 calls on kernel TCP.
+/// The more ends of a process have asked so in vain, the later the next ones ask: after so many times [`CALLS_ALONE`]
+/// at most. An ask takes about as long as 20 calls on kernel TCP.
 const MOST_TIMES_IN_VAIN: u32 = 32;
 
 impl Meeting {

@@ -396,7 +396,7 @@ fn lies_between_the_steps_of_a_meeting_confuse_nobody() {
             told += many;
         };
         let first = rounds % 2;
-        // Locked by one that lives, it would keep everybody from meeting for good.
+        // A lock with the number of a live process would keep all ends from meeting for good.
         directory.lock().store(0, Relaxed);
         met += usize::from(meet(pair, &mut meetings, &foreign, first, &mut between));
         rounds += 1;

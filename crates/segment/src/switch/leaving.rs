@@ -214,7 +214,8 @@ impl Port<'_> {
         !self.sender_has_ended() && is_before_down() && (self.other_is_to_return() || !is_before_down())
     }
 
-    /// Whether the other end is away until an image comes. One that was passed over a Unix socket is away for good, perhaps.
+    /// Whether the other end is away until an image comes. An end that was passed over a Unix socket may be away for
+    /// good.
     fn other_is_to_return(&self) -> bool {
         let flags = &self.channel.outgoing().flags;
         let presence = Flag(flags.waiting.load(SeqCst)).presence();

@@ -207,7 +207,7 @@ mod tests {
             let ended = unsafe { libc::kill(pid, libc::SIGKILL) == 0 && libc::waitpid(pid, &mut 0, 0) == pid };
             assert!(ended);
         };
-        // One call keeps it for the next, and one that lasts outlives the letting go.
+        // One call keeps it for the next, and a call that lasts keeps it while it is let go of.
         drop(open(name));
         assert!(has(name.id) && KEPT.users.load(Relaxed) == 1);
         let lasting = open(name);

@@ -29,7 +29,7 @@ pub struct Carried<'a> {
 }
 
 impl Carried<'_> {
-    /// One that another process has passed to this one: its end is in that one's family.
+    /// An end that another process has passed to this one: it is in the family of that process.
     pub fn lent(family: i32, index: u32) -> Carried<'static> {
         Carried { counted: Some(handle::BROUGHT), ..Carried::spawned(family, index) }
     }
@@ -55,7 +55,7 @@ impl Carried<'_> {
     }
 }
 
-/// Makes `end`, which this process has just taken for itself, what `bytes` say of one that no thread is inside of.
+/// Makes `end`, which this process has just taken for itself, a copy of the end in `bytes`, with no thread inside.
 fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
     let mine = end.owners.count();
     for (index, byte) in bytes.take(size_of::<End>()).enumerate() {

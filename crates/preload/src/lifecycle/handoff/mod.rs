@@ -5,11 +5,12 @@
 //! the kernel path what is unread there.
 //!
 //! If it is sure, one variable in the new environment says where the connections are found. Even so, an end that nobody else has
-//! is [away](underpass_segment::switch::Port::go_away) from its ring until the image is back there: should it never be, for a cause
-//! that nobody thought of, it finds plain TCP all the same. An image that takes this one's place
-//! reads a [`parcel`]: a memfd with the ends themselves, since this process may be the last to have their table. One that begins
-//! beside this image finds them in the family's table. Either looks a connection up by the cookie of its socket, so it does not
-//! matter under which number that arrives. An image that cannot attach what it depends on ends the connection by a reset at once.
+//! is [away](underpass_segment::switch::Port::go_away) from its ring until the image is back there: should the image
+//! not come back, for a cause that nobody has thought of, it finds plain TCP all the same. An image that takes this
+//! one's place reads a [`parcel`]: a memfd with the ends themselves, since this process may be the last to have their
+//! table. An image that begins in another process finds them in the family's table. Either looks a connection up by the
+//! cookie of its socket, so the descriptor's number does not matter. An image that cannot attach what it depends on
+//! ends the connection by a reset at once.
 
 mod arrival;
 mod by_cookie;

@@ -125,7 +125,7 @@ impl Drop for Parcel {
     }
 }
 
-/// The bytes of `end`; one that changes meanwhile is either the old one or the new one.
+/// The bytes of `end`. A byte that changes meanwhile is either the old one or the new one.
 pub fn bytes_of(end: &End) -> impl Iterator<Item = u8> {
     // SAFETY: within the end.
     (0..size_of::<End>()).map(move |at| unsafe { (end as *const End as *const u8).add(at).read_volatile() })

@@ -2,8 +2,8 @@
 //!
 //! Where something unread cannot be put on the kernel path, and other processes go on reading the ring, the image would find in
 //! the socket what comes behind that. It may have inherited the connection for no purpose, so that is not reset. The image gets
-//! another socket under the same number, one that was never connected: receives and sends fail there. Its standard output and
-//! standard error stay the connection, since programs write to these, and the kernel path takes that.
+//! another socket under the same number, which was never connected: receives and sends fail there. Its standard output
+//! and standard error stay the connection, since programs write to these, and the kernel path takes that.
 //!
 //! A process of one thread that executes the image puts the socket into its own descriptors for that moment, and so does a child of
 //! vfork. Where other threads use the descriptors, the image does not inherit the connection. A process that spawns the image goes
@@ -57,8 +57,8 @@ impl StandIns {
         }
     }
 
-    /// `None` without memory, and where the actions are not known, or duplicate a connection behind one that closes all from a number
-    /// on, the socket too.
+    /// `None` without memory, where the actions are not known, and where an action duplicates a connection after an
+    /// action that closes all descriptors from a number on, the stand-in's socket too.
     fn by_actions(how: Execution<'_>, actions: &FileActions, most: usize) -> Option<StandIns> {
         let at = actions.all()?.take_while(|it| !matches!(it, Action::CloseFrom(_))).count();
         let mut places = Places(Reserved::even_confined(most + at)?);

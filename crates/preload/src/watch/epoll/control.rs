@@ -26,7 +26,7 @@ pub struct Control {
     pub wanted: Option<(u32, u64)>,
     /// It is a stream socket that may be, or become, a connection.
     pub is_socket: bool,
-    /// It is one that listens.
+    /// It listens.
     pub listens: bool,
 }
 

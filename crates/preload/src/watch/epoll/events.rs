@@ -245,7 +245,7 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
         WithData::Some(count) => count,
         // Another thread has been told of the same in user space, and has closed the socket since.
         WithData::Closed => return,
-        // It was of one that has been removed meanwhile, whose number another has by now.
+        // The event is of a registration that has been removed meanwhile, and whose number another has by now.
         WithData::Unknown if !is_quiet() && has_changed() && !kernel::is_registered(epfd, data) => return,
         WithData::Unknown => return events.push(-1, mask, data),
     };

@@ -104,7 +104,7 @@ fn watches(fd: c_int) -> bool {
     set::sets_of(fd).any(|set| set.item(fd).is_some())
 }
 
-/// Whether `fd` is registered in a set, or may be: one that this thread is in the middle of is not asked.
+/// Whether `fd` is registered in a set, or may be: a set that this thread is in the middle of is not asked.
 pub fn may_watch(fd: c_int) -> bool {
     is_looked_at(fd) || watches(fd)
 }

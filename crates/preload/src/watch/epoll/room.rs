@@ -14,7 +14,7 @@ use underpass_segment::switch::Port;
 /// Whether sets that may tell of room in the ring of `port` can look for it.
 pub fn looks_for_room(port: &Port<'_>) -> bool {
     let Some(connection) = connection::known(port.fd) else { return false };
-    // One that is looked at below this signal handler cannot be told now; on an inner one somebody sleeps from outside.
+    // A set that this signal handler has interrupted cannot be told now; on an inner set a thread sleeps from outside.
     connection.descriptors().all(|fd| set::sets_of(fd).all(|set| !set.is_interrupted() && !set.is_inner()))
 }
 

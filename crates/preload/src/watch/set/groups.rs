@@ -27,7 +27,7 @@ pub struct Joining<'a>(pub(super) &'a mut State);
 
 /// The process ends: others may have its groups.
 pub fn give_back_groups() {
-    // Not one that this thread is inside, below the signal handler that ends the process.
+    // Not a set that this thread is inside, where a signal handler ends the process.
     for set in made().filter(|set| set.lock.load(Relaxed) == 0) {
         set.locked(State::leave_groups);
     }
