@@ -29,7 +29,7 @@ impl Connection {
         match handle.attached.load(Acquire) {
             PRESENT | UNTOUCHED => true,
             CONFINED => false,
-            // A signal handler that comes here in the middle of it would wait for ever.
+            // With signals held back: a signal handler that interrupted this and came here would wait for ever.
             _ => kernel::undisturbed(|| self.attach(handle)),
         }
     }

@@ -22,7 +22,7 @@ pub fn release(index: u32, fd: Option<i32>) {
         match handle.descriptors.fetch_update(AcqRel, Acquire, less) {
             Ok(before) => break before,
             Err(_) if handle.inside.keep(Kept::End) => return,
-            // They have come out meanwhile.
+            // The threads have come out meanwhile.
             Err(_) => {}
         }
     };
@@ -43,7 +43,8 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     let end = family.end(index);
     // An end that another family has taken over has no channel any more, but this process may have attached it.
     let joined = end.has_channel() || channel.is_some();
-    // Before: another process that has lent it may end the loan as soon as nobody refers to it.
+    // Before this process leaves: another process that has lent the end may end the loan as soon as no process refers
+    // to it.
     let until = end.owners.lent_until();
     let last = end.owners.leave();
     reap(family);
@@ -54,10 +55,10 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     if let Some(connection) = closed.filter(Connection::has_outsider)
         && let Some(channel) = channel.or_else(|| family::with_meeting_surely(|m| m.channel(end, None)).flatten())
     {
-        // Of several that let go of it at the same time, none saw before that it was the last.
+        // Where several processes let go of it at the same time, none of them knew before that it was the last.
         connection.leave_no_gap_by(&connection.port_with(channel, thread::number()));
     }
-    // Somebody was to come for it, and perhaps does so just now.
+    // An image was to come for it, and perhaps does so just now.
     let last = last && (until == 0 || end.owners.turn_away());
     let is_lost = last && until != 0 && takes_unread_along(family, index, channel);
     if last {
@@ -71,7 +72,7 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     }
 }
 
-/// Whether the channel of an end that nobody has any more takes something unread along.
+/// Whether unread bytes are lost with the channel of an end that no process has any more.
 fn takes_unread_along(family: &'static Family, index: u32, channel: Option<Channel>) -> bool {
     let end = family.end(index);
     let attach = || family::with_meeting_surely(|m| m.channel(end, None)).flatten();
@@ -144,21 +145,22 @@ fn reap(family: &'static Family) {
     });
 }
 
-/// Ends what processes have left that are gone: they were killed, or have ended without closing.
+/// Ends connections of processes that are gone: they were killed, or have ended without closing.
 pub fn take_back_what_is_left(family: &Family) {
     kernel::undisturbed(|| {
         family.sweep(|index| bury(family, index));
     });
 }
 
-/// Ends what nobody has any more, and this process never had.
+/// Ends a connection that no process has any more, and that this process never had.
 pub fn bury(family: &Family, index: u32) {
     family::with_meeting_surely(|m| m.bury(family.end(index)));
     family.free(index);
 }
 
-/// This process lets go of an end of which it keeps the descriptors: they will be closed without its knowing. The last
-/// process keeps its reference until it is gone. Whether it is the last; `None` if it has let go of it already.
+/// This process lets go of an end, but keeps its descriptors: they will be closed without the library's knowledge. The
+/// last process keeps its reference until it is gone. Whether it is the last; `None` if it has let go of the end
+/// already.
 pub fn relinquish(family: &Family, index: u32) -> Option<bool> {
     let handle = handle(index)?;
     if handle.relinquished.swap(true, AcqRel) {
@@ -184,23 +186,23 @@ pub fn is_pool_used(id: i32) -> bool {
 }
 
 impl Connection {
-    /// Whether a program may have the socket that is not counted among its processes.
+    /// Whether a process that is not counted among the end's owners may have the socket.
     pub fn is_lent(&self) -> bool {
         self.end.owners.is_lent() || self.has_outsider()
     }
 
-    /// Whether a program image is on its way that was given it.
+    /// Whether a program image that was given the connection is still on its way.
     pub fn is_awaited(&self) -> bool {
         self.end.owners.is_awaited(clock::nanoseconds())
     }
 
-    /// Whether a program may have the socket that knows nothing of the ring.
+    /// Whether a program without the library may have the socket.
     pub fn has_outsider(&self) -> bool {
         self.end.owners.has_outsider()
     }
 
-    /// No process is left that reads the ring. A program without the library that has the socket would read what comes behind
-    /// that, if it cannot be put on the kernel path: then the connection is reset. Whether it is.
+    /// No process that reads the ring is left. A program without the library that has the socket would miss the bytes
+    /// in the ring if they cannot be put on the kernel path: then the connection is reset. Whether it is reset.
     pub fn leave_no_gap(&self) -> bool {
         self.has_outsider() && self.port_even_confined().is_some_and(|port| self.leave_no_gap_by(&port))
     }
@@ -215,7 +217,7 @@ impl Connection {
         has_gap
     }
 
-    /// Processes that were killed keep nothing open, and tell the other end nothing: what they had is taken back.
+    /// Takes back what processes had that were killed: they keep nothing open, and tell the other end nothing.
     pub fn heed_deaths(&self) {
         if !self.is_last()
             && self.end.stage() == Stage::Joined

@@ -21,8 +21,8 @@ const ROW: u32 = 64;
 const ROW_NS: u64 = 128_000_000;
 /// So many connections have to end short while a row begins. In a burst of connections that stay open, none does.
 const ENOUGH: u32 = 48;
-/// So often one is followed that could be left to kernel TCP. By time, not by number: of many connections at once the epoll set
-/// would always hold a followed one, and each wait on it would look for that.
+/// How often a connection is followed that could be left to kernel TCP. By time, not by number: with many connections
+/// at once an epoll set would always contain a followed one, and each wait on the set would look at it.
 const SAMPLE_NS: u64 = 8_000_000;
 
 /// What this process has seen of its latest connections of one origin. Threads may count past each other: then some connections
@@ -36,7 +36,7 @@ struct Latest {
     ended: AtomicU32,
     /// The last full row was not worth following.
     leaves: AtomicBool,
-    /// When one was followed that could have been left.
+    /// When a connection was last followed that could have been left.
     sampled: AtomicU64,
 }
 

@@ -8,7 +8,7 @@ pub struct Watchers {
     /// Whether this thread is in the middle of a look at a set in which the descriptor may be registered, below this signal
     /// handler.
     pub is_looked_at: fn(i32) -> bool,
-    /// The connection that the descriptor is, in this generation of the number, is the kernel's for good.
+    /// The connection of the descriptor, in this generation of the number, stays on the kernel path for good.
     pub leave_to_kernel: fn(i32, u64),
     /// A receive outside of any epoll set has used up the waiting flag of the descriptor and left data.
     pub take_back: fn(i32),

@@ -61,7 +61,7 @@ fn claim_parcel(arrived: &Arrived) {
     let listed = arrived.listed.items().iter().zip(0..);
     let by_cookie = ByCookie::of(arrived.listed.items().len(), listed.map(|(it, at)| (it.cookie, at)));
     for (at, listed) in arrived.listed.items().iter().enumerate() {
-        // Not what the number is by now, should the parcel be another image's.
+        // The number may be something else by now, if the parcel was another image's.
         if kernel::cookie(listed.fd) != Ok(listed.cookie) {
             continue;
         }
@@ -86,8 +86,8 @@ fn claim_parcel(arrived: &Arrived) {
     }
 }
 
-/// Set in the index of an end that this image has come for too late: what was in its channel is gone. It comes behind any other end of
-/// the same socket.
+/// Set in the index of an end for which this image has come too late: the bytes in its channel are gone. Such an end is
+/// sorted behind any other end of the same socket.
 const LOST: u32 = 1 << 31;
 
 /// The family's table has the ends of those descriptors that are connections of it.

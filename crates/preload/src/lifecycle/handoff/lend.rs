@@ -32,7 +32,7 @@ impl Receiver {
             return true;
         }
         if filter::is_confined() {
-            // To leave a note for the receiver takes more system calls.
+            // An entry in the directory for the receiver would take further system calls.
             return connection.hand_over(Reason::Passed);
         }
         match self.guess(connection) {
@@ -51,7 +51,7 @@ impl Receiver {
         }
         connection.end.owners.lend(clock::nanoseconds() + IMAGE_WITHIN_NS);
         let lend = |meeting: &mut Meeting| meeting.lend(connection.end, connection.index, connection.fd);
-        // Otherwise nobody will find its end.
+        // Without the entry the receiver cannot find the end.
         family::with_meeting_surely(lend) == Some(true) || connection.hand_over(Reason::Passed)
     }
 
@@ -111,7 +111,8 @@ fn maker_of_peer(unix_socket: i32) -> Option<i32> {
     kernel::maker_of_peer(unix_socket).ok().filter(|&pid| pid > 0)
 }
 
-/// Whether process `pid` is one of this user and this IPC namespace, with this very library at work and no seccomp filter of its own.
+/// Whether process `pid` is of this user and this IPC namespace, uses this very library, and has no seccomp filter of
+/// its own.
 fn comes_to_rings(pid: i32) -> bool {
     kernel::ipc_namespace_of(pid) == kernel::ipc_namespace()
         && kernel::maps_same_file(pid, (&raw const crate::UNDERPASS_LIBRARY).addr(), images_awaited_until())
