@@ -1,5 +1,5 @@
-//! A set against a naive model: random lists of what a program and the library do with it, with signal handlers on top of every
-//! look. There is no kernel: what that would be told is noted.
+//! A set against a naive model: random lists of what a program and the library do with it, with signal handlers that
+//! interrupt every look. There is no kernel: the test notes what the kernel would be told.
 
 use super::*;
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ enum Step {
         events: u32,
         data: u64,
     },
-    /// epoll_ctl of which the kernel is told later, if that may be.
+    /// epoll_ctl that the kernel is told later, if possible.
     Change {
         fd: i32,
         events: u32,
@@ -272,7 +272,7 @@ impl Bench {
             }
             let mut done = self.done.borrow_mut();
             if let Above::Close(closed) = above {
-                // What was registered under the number before is not any more.
+                // What was registered under the number before is gone.
                 done.retain(|it| !matches!(it, Above::Register { fd, .. } if *fd == closed));
             }
             done.push(above);
