@@ -1,5 +1,5 @@
-//! aio_read, aio_write, lio_listio and io_submit: asynchronous calls, which libc's own threads or the kernel make past this
-//! library. A connection goes to the kernel path for good before the first of them.
+//! aio_read, aio_write, lio_listio and io_submit: asynchronous calls, which libc's own threads or the kernel carry out
+//! past this library. A connection goes to the kernel path for good before its first such call.
 
 use crate::connection::Connection;
 use crate::guest::access::is_readable;
@@ -160,8 +160,8 @@ pub unsafe extern "C" fn lio_listio64(
     unsafe { lio_listio(mode, list, count, event) }
 }
 
-/// The connections that requests for io_submit(2) name leave their rings. The kernel comes no further than to the first
-/// request that is not there.
+/// The connections that requests for io_submit(2) name leave their rings. The kernel stops at the first request that
+/// cannot be read.
 ///
 /// # Safety
 /// As io_submit(2), where a bad pointer is an error.

@@ -1,5 +1,5 @@
-//! The setup of an io_uring, by liburing's functions or by the system call's number: it fails, or takes the process's connections
-//! to the kernel path.
+//! The setup of an io_uring, by liburing's functions or by the system call's number: it fails, or it takes the
+//! process's connections to the kernel path.
 
 use crate::connection::io_uring::pin_all;
 use crate::guest::{errno, settings};
@@ -29,7 +29,7 @@ pub fn io_uring_setup_by(call: impl FnOnce() -> c_long) -> c_long {
     set_up(refuse, call)
 }
 
-/// What liburing's functions for it answer.
+/// The answer of liburing's functions.
 const REFUSED: c_int = -libc::ENOSYS;
 
 macro_rules! liburing {

@@ -105,7 +105,7 @@ pub(super) fn is_about_the_kernel(set: &Set, port: &Port<'_>, item: &mut Item) -
         item.set_room(Room::Kernel);
         return false;
     }
-    // Registered again, so that the kernel has the program's registration whatever it had before.
+    // The kernel has reported room, so its registration asks for that: `Set`, and not `SetAlone`.
     if item.events & ONCE == 0 {
         item.set_room(Room::Set);
     }
