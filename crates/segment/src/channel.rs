@@ -24,7 +24,7 @@ laid_out! {
     /// First page of a slot.
     #[repr(C, align(128))]
     struct Control {
-        /// The maker's and the joiner's; [`CLAIMED`] stands beside the joiner's once the offer is no more.
+        /// The maker's cookie and the joiner's. [`CLAIMED`] is set in the joiner's once the offer is over.
         cookies: [AtomicU64; 2],
         directions: [Direction; 2],
         spare: Spare,
@@ -42,7 +42,8 @@ laid_out! {
         slots: AtomicU32,
         /// [`MARK`].
         mark: AtomicU64,
-        /// Times that readers of either side may have left something unread to senders that do not know: see [`Channel::departures`].
+        /// How often readers of either side may have left unread bytes to senders that do not know of it: see
+        /// [`Channel::departures`].
         departures: AtomicU32,
         /// By side of the reader.
         groups: [[Group; GROUPS]; 2],
@@ -141,7 +142,7 @@ impl Pool {
         Ok((Pool { mapping, shape }, is_new))
     }
 
-    /// The same, by the number of one that this process has mapped.
+    /// The same, by the number of a pool that this process has mapped.
     pub fn of_number(number: i32, shape: Shape) -> Option<Pool> {
         shape
             .is_sane()
@@ -276,7 +277,7 @@ impl Channel {
         })
     }
 
-    /// Whether `number` is that of a group of readers on this side which another process than `me` has.
+    /// Whether group `number` of readers on this side belongs to another process than `me`.
     pub fn is_anothers_group(&self, number: u32, me: u32) -> bool {
         self.group(self.side as usize, number).is_some_and(|group| !group.is_owned_by(me))
     }
@@ -359,7 +360,7 @@ impl Channel {
 
     /// Decides what becomes of the slot that was prepared for the connection of the joiner with this cookie. One caller
     /// at most gets true: the joiner has joined then, or the maker has taken the slot back. The directory decides
-    /// nothing: any process of the user may offer there what was taken back.
+    /// nothing: any process of the user may offer there again what was taken back.
     pub fn claim(&self, joiner: u64) -> bool {
         let word = &self.control().cookies[1];
         word.compare_exchange(joiner, joiner | CLAIMED, AcqRel, Relaxed).is_ok()
@@ -378,7 +379,7 @@ impl Channel {
 
 const _: () = assert!(size_of::<Control>() <= PAGE && size_of::<PoolHeader>() <= PAGE);
 
-/// The broker makes as many pages.
+/// The broker counts the same pages for a pool.
 const _: () = {
     let mut slots = 1;
     while slots <= Shape::MAX_SLOTS {

@@ -1,5 +1,6 @@
-//! A lock for one side of a connection: shared by the processes that share the socket, free when nobody contends,
-//! passable by a signal handler of its own thread, and survived by the others when its owner is killed.
+//! A lock for one side of a connection. The processes that share the socket share the lock; it costs little when no
+//! other thread wants it; a signal handler of its owner's thread may enter it; and other threads go on when its owner
+//! is killed.
 //!
 //! While its owner sleeps inside, another thread may visit: what the lock guards is the visitor's until it ends the
 //! visit, and an owner that wakes waits for that. A visitor that would sleep inside as well sleeps behind the owner,
@@ -27,7 +28,7 @@ laid_out! {
 
 /// The owner sleeps inside.
 const ASLEEP: u32 = 1 << 31;
-/// A signal handler on top of that sleep is inside.
+/// A signal handler that has interrupted that sleep is inside.
 const ABOVE: u32 = 1 << 30;
 /// Threads sleep until the owner wakes.
 const AWAITED: u32 = 1 << 29;
@@ -38,20 +39,20 @@ const GONE: u32 = VISITOR;
 /// How a lock was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entered {
-    /// Nobody was inside.
+    /// No thread was inside.
     Alone,
-    /// This thread was inside already (a signal handler is running on top of it).
+    /// This thread was inside already, and this is a signal handler that has interrupted it.
     Nested,
-    /// This thread sleeps inside, and a signal handler is running on top of that.
+    /// This thread sleeps inside, and this is a signal handler that has interrupted the sleep.
     AboveSleep,
-    /// The owner was killed inside; what it guards may need mending.
+    /// The owner was killed inside; what the lock guards may need repair.
     AfterDeath,
-    /// It was not: the owner sleeps inside until something arrives.
+    /// Not entered: the owner sleeps inside until something arrives.
     Asleep,
 }
 
 impl Lock {
-    /// Enters as thread `me` (not 0), if no other sleeps inside.
+    /// Enters as thread `me` (not 0), if no other thread sleeps inside.
     #[inline]
     pub fn enter(&self, me: u32) -> Entered {
         match self.owner.compare_exchange(0, me, Acquire, Relaxed) {
@@ -61,7 +62,8 @@ impl Lock {
         }
     }
 
-    /// Enters as thread `me`, which is not inside already, if nobody is, or is out again within 100 ms.
+    /// Enters as thread `me`, which is not inside already, if no thread is inside, or the owner comes out within 100
+    /// ms.
     pub fn enter_if_free(&self, me: u32) -> bool {
         (0..1000).any(|round| {
             if round > 0 {
@@ -96,7 +98,7 @@ impl Lock {
         self.asleep.load(Relaxed) & VISITOR == me
     }
 
-    /// Exits what was entered so.
+    /// Exits, where [`Lock::enter`] returned `entered`.
     #[inline]
     pub fn exit(&self, entered: Entered) {
         match entered {
@@ -108,8 +110,8 @@ impl Lock {
         }
     }
 
-    /// Thread `me` has been made anew: its process has executed a program, in the middle perhaps of what it, or the thread
-    /// whose number it took, was doing inside.
+    /// Thread `me` has begun anew: its process has executed a program, perhaps while this thread, or the thread whose
+    /// number it took, was inside.
     pub fn forsake(&self, me: u32) {
         let _ = self.owner.compare_exchange(me, GONE, AcqRel, Relaxed);
         let visited = |now| (now & VISITOR == me).then_some(now | GONE);
@@ -137,7 +139,8 @@ impl Lock {
         self.asleep.load(Acquire) & ASLEEP != 0
     }
 
-    /// The owner is about to sleep inside. Returns whether it does so on top of another sleep, for [`Lock::wake`].
+    /// The owner is about to sleep inside. Returns whether it has interrupted another sleep of its thread, for
+    /// [`Lock::wake`].
     pub fn fall_asleep(&self) -> bool {
         let asleep = |now| Some(now & AWAITED | ASLEEP);
         self.asleep.fetch_update(AcqRel, Relaxed, asleep).is_ok_and(|before| before & ASLEEP != 0)
@@ -206,7 +209,7 @@ impl Lock {
         self.asleep.load(Acquire) & ASLEEP == 0
     }
 
-    /// A visitor that was killed is gone.
+    /// Ends the visit of a thread that was killed.
     fn dismiss(&self, now: u32) {
         let visitor = now & VISITOR;
         if visitor != 0 && !alive(visitor) {
@@ -274,7 +277,7 @@ impl Lock {
             self.dismiss(now);
             return false;
         }
-        // As a visitor first, so that no other is there beside.
+        // As a visitor first, so that no other visitor is inside at the same time.
         if now != 0 && self.asleep.compare_exchange(now, now | me, AcqRel, Relaxed).is_err() {
             return false;
         }
@@ -288,8 +291,8 @@ impl Lock {
     }
 }
 
-/// Whether the thread of this [number](kernel::marked) exists and is not merely waiting to be reaped, as far as it may be asked:
-/// one of another PID namespace may.
+/// Whether the thread of this [number](kernel::marked) exists and is not merely waiting to be reaped. A thread of
+/// another PID namespace is taken to live.
 pub fn alive(number: u32) -> bool {
     number != GONE && (is_quiet() || kernel::own(number).is_none_or(kernel::thread_lives))
 }
@@ -297,7 +300,7 @@ pub fn alive(number: u32) -> bool {
 /// One round of waiting for another thread; true now and then, when it has lasted so long that the other may be dead.
 fn wait(round: u32) -> bool {
     if cfg!(loom) {
-        // In a model each round may be the one.
+        // In a model the owner may be dead in any round.
         pause();
         return true;
     }
@@ -370,7 +373,7 @@ mod tests {
         assert_eq!(lock.enter(std::process::id()), Entered::Alone);
         assert!(!lock.fall_asleep());
         assert_eq!(lock.enter(1), Entered::Asleep);
-        // A signal handler on top of the sleep, and one on top of that.
+        // A signal handler that has interrupted the sleep, and a second one that has interrupted the first.
         let me = std::process::id();
         assert_eq!((lock.enter(me), lock.enter(me)), (Entered::AboveSleep, Entered::Nested));
         assert!(!lock.visit(1) && lock.fall_asleep() && lock.visit(1));
@@ -401,7 +404,7 @@ mod tests {
                 }
                 lock.exit(Entered::Alone);
             });
-            // On top of the sleep it sleeps once more, and again.
+            // The handler sleeps too, and a second one as well.
             clock::nap(20_000);
             assert_eq!(lock.enter(me), Entered::AboveSleep);
             let above = lock.fall_asleep();

@@ -37,7 +37,7 @@ impl Owners {
         self.processes.store(1, Release);
     }
 
-    /// So many processes refer to it.
+    /// How many processes refer to the end.
     pub fn count(&self) -> u32 {
         self.processes.load(Acquire) & !ENDED
     }
@@ -53,12 +53,14 @@ impl Owners {
         self.count() > 1
     }
 
-    /// Says that so many processes refer to it; how many did before. For one that nobody else looks at yet.
+    /// Sets how many processes refer to the end, and returns how many did before. For an end at which no other thread
+    /// looks yet.
     pub fn replace(&self, count: u32) -> u32 {
         self.processes.swap(count, Relaxed)
     }
 
-    /// One more process refers to it. False if no process does any more, and the end is not kept for an image to come.
+    /// One more process refers to the end. False if no process does any more, and the end is not kept for an image to
+    /// come.
     pub fn add(&self) -> bool {
         let lent = self.is_lent();
         let more = |n: u32| (n != ENDED && (n > 0 || lent)).then(|| n + 1);
@@ -75,7 +77,7 @@ impl Owners {
         self.processes.fetch_add(1, AcqRel);
     }
 
-    /// One process less. Whether it was the last.
+    /// One process less refers to the end. Whether it was the last.
     pub fn leave(&self) -> bool {
         self.processes.fetch_sub(1, AcqRel) == 1
     }
@@ -85,7 +87,8 @@ impl Owners {
         self.processes.fetch_update(AcqRel, Acquire, |n| (n > 1).then(|| n - 1)).is_err()
     }
 
-    /// `left` processes are gone that had counted themselves, and so many `live`. Whether it was taken back from the last one.
+    /// Takes back the references of `left` processes that are gone; `live` counts the processes that live. Whether that
+    /// was the last reference.
     pub(crate) fn take_back(&self, left: u32, live: impl Fn() -> u32) -> bool {
         // Whatever was counted, the count does not fall below the number of processes that live.
         let fewer = |n: u32| Some(n.saturating_sub(left).max(live())).filter(|&less| less < n && n != ENDED);

@@ -32,7 +32,7 @@ impl Family {
         cookie != 0 && self.orders().place(cookie)
     }
 
-    /// Takes it back; false if there was none.
+    /// Takes the order back; false if there was none.
     pub(crate) fn take_back_order(&self, cookie: u64) -> bool {
         self.orders().remove(cookie)
     }
@@ -42,7 +42,7 @@ impl Family {
         self.orders().has(cookie)
     }
 
-    /// Takes back the orders for sockets that are none of those that `is_there` knows.
+    /// Takes back the orders for sockets that do not exist any more, as `is_there` says.
     pub(crate) fn forget_orders(&self, is_there: impl Fn(u64) -> bool) {
         let cookies = self.orders().cookies.iter().map(|it| it.load(Relaxed));
         cookies.filter(|&cookie| !is_there(cookie)).for_each(|cookie| _ = self.take_back_order(cookie));

@@ -150,7 +150,7 @@ fn key_words(key: Key) -> [u32; 4] {
     [one as u32, (one >> 32) as u32, other as u32, (other >> 32) as u32]
 }
 
-/// What must hold of an end once everybody has been there.
+/// What must hold for the ends after all steps.
 fn check(pair: &Pair, ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2], foreign: &[i32]) -> bool {
     let joined = [0, 1].map(|side| ends[side].stage() == Stage::Joined);
     let place = |side: usize| (ends[side].pool.load(Relaxed), ends[side].slot.load(Relaxed));
@@ -168,7 +168,8 @@ fn check(pair: &Pair, ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2], fo
         assert!(mine == Side::Maker || joined[1 - side], "nobody is there");
     }
     if joined != [true, true] || [0, 1].map(|side| ends[side].side()) == [Side::Maker; 2] {
-        // Where each was told that the other waits, both have made an offer, nobody comes, and both stay on kernel TCP.
+        // Where each end was told that the other waits, both have made an offer, neither comes, and both stay on kernel
+        // TCP.
         return false;
     }
     assert_ne!(ends[0].side(), ends[1].side());

@@ -14,10 +14,10 @@ use crate::words::{ABSENT, ALONE, Direction, GIVEN, GIVING, LEAVING, SHUT};
 /// A reader that is about to leave its ring has left it within this time, if it is neither stopped nor killed.
 const LEFT_WITHIN_US: u64 = 100_000;
 
-/// A close waits so long for a doorbell that is on its way. A sender that was stopped at that point never sends it.
+/// How long a close waits for a doorbell that is on its way. A sender that was stopped at that point never sends it.
 const BELL_PATIENCE_US: u64 = 1_000_000;
 
-/// For so long the close waits without a sleep.
+/// How long the close waits without a sleep.
 const BELL_PROMPT_US: u64 = 100;
 
 impl Port<'_> {

@@ -71,8 +71,8 @@ impl Port<'_> {
         }
     }
 
-    /// `None`: the other end has gone down behind what is unread since it executes an image, which may take the mark back. This is
-    /// said while `awaits_image`.
+    /// `None`, if `awaits_image`: the other end has gone down behind what is unread because it executes an image, which
+    /// may take the mark back.
     fn leave_beside(&self, beside: Beside, how: Leave, until: u64, awaits_image: bool) -> Option<LeftRing> {
         let flags = &self.channel.incoming().flags;
         if self.is_absent() {
