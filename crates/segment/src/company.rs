@@ -1,15 +1,16 @@
 //! Which other threads want this processor, learnt from how long it was away whenever this process gave way.
 //!
-//! A poll that gives way among others with brief business is the cheapest wait there is: it takes nothing from anybody,
-//! and nobody has to be woken. Beside a program that computes it is the dearest: the other keeps the processor until its
-//! slice is over (milliseconds), where a sleeper that is woken would be let in at once.
+//! A poll that gives way among threads with brief business is the cheapest wait there is: it takes time from no other
+//! thread, and no thread has to be woken. Beside a program that computes it is the most expensive one: that program
+//! keeps the processor until its slice is over (milliseconds), where a woken sleeper would get the processor at once.
 
 use crate::clock::{self, ticks, ticks_per_microsecond};
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 
-/// Giving way takes less than this when nobody else wants the processor.
+/// Giving way takes less than this when no other thread wants the processor.
 const NOBODY_US: u64 = 1;
-/// What giving way costs when there is somebody: the processor changes hands twice, and its caches are somebody else's.
+/// What giving way costs when another thread wants the processor: the processor changes hands twice, and its caches
+/// have the other thread's data.
 const CHANGE_US: u64 = 4;
 /// A thread that keeps the processor longer than this computes. Several servers of one client take turns of about 100
 /// µs; the threads of a busy server together take several such turns.
@@ -26,18 +27,18 @@ const FORGIVEN_BY: u32 = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Company {
-    /// Nobody: giving way is of no use, and costs a system call.
+    /// None: giving way is of no use, and costs a system call.
     Nobody,
-    /// Others with brief business.
+    /// Threads with brief business.
     Brief,
     /// A thread that computes: giving way does not pay, a sleep does.
     Greedy,
 }
 
 static LAST: AtomicU32 = AtomicU32::new(Company::Nobody as u32);
-/// When somebody greedy was met last, in ticks.
+/// When a thread that computes was met last, in ticks.
 static MET: AtomicU64 = AtomicU64::new(0);
-/// For how many microseconds that counts.
+/// For how many microseconds such a thread is expected from then on.
 static SHUN: AtomicU32 = AtomicU32::new(SHUN_US);
 
 /// The kind of thread that is to be expected on this processor.
@@ -68,7 +69,7 @@ pub fn give_way() -> u64 {
     if met == Company::Greedy {
         MET.store(now, Relaxed);
     }
-    // Every wait of every thread reads these: they are written only to be changed.
+    // Every wait of every thread reads these, so they are written only when they change.
     if shun != next_shun(shun, met) {
         SHUN.store(next_shun(shun, met), Relaxed);
     }
@@ -87,7 +88,8 @@ fn judge(away_us: u64) -> Company {
     }
 }
 
-/// For how long the greedy are shunned after having met `met`: longer and longer where giving way does not pay on the whole.
+/// For how long this process does not give way after having met `met`: longer and longer where giving way does not pay
+/// on the whole.
 fn next_shun(shun: u32, met: Company) -> u32 {
     let next = if met == Company::Greedy { shun.saturating_mul(2) } else { shun - shun / FORGIVEN_BY };
     next.clamp(SHUN_US, LONGEST_SHUN_US)

@@ -17,9 +17,9 @@ pub mod mortal;
 #[cfg(all(test, not(loom)))]
 pub use mortal::{AtomicU32, AtomicU64};
 
-/// Changes to words that a lock guards against other threads, but not against a signal handler on top of its owner: one
-/// instruction each, so that a handler comes before or after it, without the cost of keeping other processors out
-/// (20 cycles on x86-64, where every such change of a message would be felt).
+/// Changes of words that a lock guards against other threads, but not against a signal handler that interrupts its
+/// owner. Each is one instruction, so that a handler comes before or after it, without the cost of keeping other
+/// processors out (20 cycles on x86-64, which every message would pay several times).
 pub mod own {
     use super::AtomicU64;
     #[cfg(any(loom, not(target_arch = "x86_64")))]

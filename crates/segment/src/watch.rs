@@ -39,9 +39,9 @@ const MOST_SEGMENTS: usize = 1 << 15;
 pub struct Way {
     /// The stream is in the ring.
     pub fast: bool,
-    /// Bytes so far by the ring, of which --stats has not told yet.
+    /// Bytes so far by the ring, without those that `--stats` has reported.
     pub ring_bytes: u64,
-    /// Bytes so far by kernel TCP, of which --stats has not told yet.
+    /// Bytes so far by kernel TCP, without those that `--stats` has reported.
     pub kernel_bytes: u64,
     /// Where in the ring this end stands: behind what it has sent, or before what it has not read.
     pub position: u64,
@@ -60,11 +60,11 @@ pub struct Seen {
     pub stage: Stage,
     /// Why it is on the kernel path, while it is.
     pub reason: Reason,
-    /// Whether somebody asks from outside that it stays there: see [`hold`].
+    /// Whether `underpass pin` asks that it stays there: see [`hold`].
     pub held: bool,
     /// Whether it stays there for good, whatever is asked from outside, and not because the program sends no more.
     pub pinned: bool,
-    /// The processes that have it, as numbered here; without those that have no number here which is known.
+    /// The processes that have it, by their numbers here; without processes that have no known number here.
     pub processes: Vec<u32>,
     /// Size of each ring; `None` without a channel.
     pub ring_size: Option<u32>,
@@ -89,7 +89,7 @@ pub fn fill(sender: &Way, reader: &Way, ring_size: u32) -> Option<u64> {
     (between <= ring_size.into()).then_some(between)
 }
 
-/// Whose tables are looked at.
+/// The users whose tables are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// One user's.
@@ -107,8 +107,8 @@ pub fn look(uid: u32) -> Result<Vec<Seen>, Errno> {
     look_at(Whose::User(uid), &|namespaces, number| (mine == Some(namespaces)).then_some(number))
 }
 
-/// The same of `whose` tables. `name` says which number a process has here that has this one in these namespaces, which are told as
-/// by [`kernel::namespaces`].
+/// The same for the tables of `whose`. `name` translates a process's number in given namespaces (as
+/// [`kernel::namespaces`] has them) into its number here.
 ///
 /// # Errors
 /// As for [`look`].
@@ -148,12 +148,12 @@ pub struct Subject {
     pub processes: Vec<u32>,
 }
 
-/// What has become of the wish to hold a socket.
+/// The result of an attempt to hold a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Its end is held.
     Held,
-    /// It will be as soon as it is used.
+    /// It will be held as soon as it is used.
     Ordered,
     /// Too many that were never used are held there already.
     Full,
@@ -174,8 +174,8 @@ pub fn hold(uid: u32, subjects: &[Subject], is_there: impl Fn(u64) -> bool) -> R
             return Outcome::Held;
         }
         let outcome = order(&tables, it, &is_there);
-        // It may have learnt its cookie meanwhile. The order is left before the look; an end has its cookie before it looks
-        // for orders.
+        // The end may have learnt its cookie meanwhile. The order is left before this look, and an end has its cookie
+        // before it looks for orders.
         fence(SeqCst);
         if outcome == Outcome::Ordered && hold(it.cookie) {
             tables.iter().for_each(|table| _ = table.0.take_back_order(it.cookie));
@@ -258,9 +258,9 @@ fn numbers(whose: Whose) -> Vec<(i32, u32)> {
     numbers
 }
 
-/// While it lives, whatever the connections of a user's processes put into their rings is copied to a tap.
+/// While this lives, what the connections of a user's processes put into their rings is copied to a tap.
 ///
-/// The other thing by which a watcher changes a table: a word of each end, which its senders look at.
+/// This is the other way in which a watcher changes a table: a word of each end, which its senders look at.
 #[derive(Debug)]
 pub struct Tapping {
     directory: Directory,
@@ -270,7 +270,7 @@ pub struct Tapping {
 /// Why there is no [`Tapping`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoTapping {
-    /// Somebody else's is under way.
+    /// Another capture is under way.
     Another,
     /// What shmget or shmat says.
     Memory(Errno),
@@ -318,13 +318,13 @@ impl Tapping {
 impl Drop for Tapping {
     fn drop(&mut self) {
         self.directory.forget_tap(self.name);
-        // Where that cannot be done, its next sender sees that the tap is gone.
+        // If that fails, the next sender sees that the tap is gone.
         let _ = self.for_each_end(|end| end.end_tap(self.name));
     }
 }
 
-/// A table of ends that is attached for a moment, and its user. Of what [`Family`] offers, only what changes nothing may be used,
-/// and what is named above.
+/// A table of ends that is attached for a moment, and its user. Only those functions of [`Family`] may be used that
+/// change nothing, besides the changes named above.
 struct Table(Family, u32);
 
 impl Table {
@@ -338,7 +338,7 @@ impl Table {
             if is_it(end) {
                 any = true;
             } else {
-                // Another connection's by now.
+                // The end is another connection's by now.
                 end.let_go_up();
             }
         }
@@ -366,7 +366,7 @@ impl Drop for Table {
     }
 }
 
-/// `None` if nobody has the end.
+/// `None` if no process has the end.
 fn copy(end: &End) -> Option<Seen> {
     if !end.owners.are_any() {
         return None;
@@ -375,7 +375,7 @@ fn copy(end: &End) -> Option<Seen> {
     let (out, back) = (&end.sending, &end.reading);
     let stage = end.stage();
     let (joined, shape) = (stage == Stage::Joined, end.shape());
-    // The reader's first: it never passes its sender.
+    // The reader's position first, because it never passes its sender's.
     let place = Place::unpack(get(&back.place));
     Some(Seen {
         user: 0,
@@ -442,7 +442,7 @@ mod tests {
 
         end.advance(Stage::Joined);
         end.sending.tail.store(4096, Relaxed);
-        // A shape that is none is not believed.
+        // A shape that is not sane is not believed.
         end.set_shape(Shape { ring_bytes: 12345, slots: 4 });
         let seen = mine();
         assert_eq!((seen[0].sending.fast, seen[0].sending.ring_bytes, seen[0].ring_size), (true, 77, None));

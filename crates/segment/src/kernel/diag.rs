@@ -147,8 +147,9 @@ fn diagnose(family: u8, local: &Address, remote: &Address) -> Result<Peer, Errno
     if len < 16 + 72 {
         return Err(Errno(libc::EPROTO));
     }
-    // Where there is no such connection (any more), the listener or a remnant of the connection answers; where there is none
-    // yet, since a listener that has no room waits, or for data (TCP_DEFER_ACCEPT), the request for one.
+    // If there is no such connection any more, the listener or a remnant of the connection answers. If there is none
+    // yet, because the listener has no room or waits for data (TCP_DEFER_ACCEPT), the request for the connection
+    // answers.
     if !carries(reply[17]) && reply[17] != SYN_RECEIVED {
         return Err(Errno(libc::ENOENT));
     }
