@@ -18,7 +18,7 @@ const INACTIVE: usize = 1;
 /// What has happened, in numbers since the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets from an address that is no peer's, for another address, or that are none of ours.
+    /// Packets from an address that is no peer's, for another address, or of another protocol.
     pub unknown: u64,
     /// Packets of peers that a router has marked, since it was congested (RFC 3168).
     pub marked: u64,
@@ -62,7 +62,7 @@ impl Datagram {
         self.counters
     }
 
-    /// Of a packet that is for us, what it says and octets of its data.
+    /// The header of a packet that is for us, and octets of its data.
     #[inline]
     fn read(&self, octets: &[u8]) -> Option<(Header, usize)> {
         let (header, data) = Header::parse(octets).ok().filter(|(header, _)| header.destination == self.own)?;

@@ -144,14 +144,15 @@ impl Worker {
         any
     }
 
-    /// A turn's first part: takes what has come over the link. Whether there was anything, and whether timers may run out when that
-    /// has risen.
+    /// A turn's first part: takes what has come over the link. Whether there was anything, and whether timers may run
+    /// out after that has gone up.
     pub fn poll(&mut self, now: Time) -> (bool, bool) {
         let Taken { any, packets, .. } = self.take_packets(now);
         (any, self.backlog.is_over(packets, BATCH))
     }
 
-    /// Between its second part and its third, where all workers' timers may: timers that are over run out.
+    /// Between a turn's second part and its third, if the timers of all workers may run out: handles timers whose time
+    /// has come.
     pub fn expire(&mut self, now: Time) -> bool {
         let any = self.column.expire(now);
         self.publish();
@@ -231,12 +232,12 @@ impl Worker {
         from_below || !self.above.requests.is_empty()
     }
 
-    /// Whether it has a link that is slept on by a descriptor.
+    /// Whether a thread can sleep on its link by a descriptor.
     pub(crate) fn has_descriptor(&self) -> bool {
         matches!(&self.below, Below::Link { link, .. } if link.readiness().is_some())
     }
 
-    /// What its link is slept on by, if it has one that is.
+    /// The descriptor by which a thread sleeps on its link, if the link has one.
     pub(crate) fn readiness(&self) -> Option<Readiness<'_>> {
         match &self.below {
             Below::Link { link, .. } => link.readiness(),
@@ -262,7 +263,7 @@ impl Worker {
         match below {
             Below::Link { link, packets, .. } => {
                 and(link.watch());
-                // A link says nothing of when it takes more; where it is slept on by a descriptor it says when to look.
+                // A link does not report when it takes more packets; a link with a descriptor says when to look.
                 if !packets.is_empty() {
                     and(Watch::Unheard);
                 }
@@ -278,7 +279,7 @@ impl Worker {
     }
 }
 
-/// Puts into a ring what there is room for, and lets its receiver see it.
+/// Puts as much into a ring as there is room for, and lets the receiver see it.
 #[inline]
 fn pass<T: Send>(queue: &mut VecDeque<T>, to: &mut Sender<T>) {
     while let Some(item) = queue.pop_front() {

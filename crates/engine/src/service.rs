@@ -152,9 +152,9 @@ pub enum Indication {
         /// Why.
         reason: Reason,
     },
-    /// Nothing that was sent over a connection has been acknowledged for some 10 ms, or the network takes no packet as long as what was
-    /// sent. The connection ends only when that lasts for the inactivity time I. Until then the user may send what follows in another
-    /// way.
+    /// Nothing that was sent over a connection has been acknowledged for some 10 ms, or the network takes no packets of
+    /// the length that was sent. The connection ends only when that lasts for the inactivity time I. Until then the
+    /// user may send further data in another way.
     Stalled {
         /// Which.
         cep: Cep,
@@ -190,16 +190,17 @@ impl Indication {
     }
 }
 
-/// What has become of a buffer that was lent. Over a connection those that were acknowledged are the first of those that were not
-/// refused, in whichever order they come back: their octets are how far the other end has surely come.
+/// What has become of a buffer that was lent. Over a connection, the acknowledged buffers are the first of those that
+/// were not refused, in whichever order they come back: their octets say how far the other end has surely come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was given to the network, and nobody says whether it arrives: without a connection, or over one of class 2, whose network
-    /// promises that it does.
+    /// It was given to the network, and nothing tells whether it arrives: it went without a connection, or over a
+    /// connection of class 2, whose network promises that it arrives.
     Sent,
     /// It was given to the user at the other end.
     Acknowledged,
-    /// It was not taken: it was too long, or nothing, or for nobody, or as much waits already as may, or the link takes no such packet.
+    /// It was not taken: it was too long, or empty, or for no peer; or too much waits already; or the link takes no
+    /// such packet.
     Refused,
     /// The connection, or its link, has ended: it may have arrived or not.
     Abandoned,

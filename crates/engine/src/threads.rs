@@ -18,8 +18,8 @@ use std::time::Duration;
 use underpass_link::Watch;
 use underpass_link::bell::{Bell, Waker};
 
-/// How long a link is left alone that says neither that it has something nor when to look: at first, and after it was looked at in
-/// vain for some time.
+/// How long a thread leaves a link alone that reports neither that it has something nor when to look: at first, and
+/// after looks in vain for some time.
 const LOOK: Duration = Duration::from_micros(50);
 const LONGEST_LOOK: Duration = Duration::from_millis(1);
 
@@ -115,7 +115,7 @@ pub fn start(
             if let Some(processor) = own {
                 let mut set = CpuSet::new();
                 set.set(processor);
-                // If that is not allowed any more, it runs elsewhere, and no worse than without.
+                // If that is not allowed any more, the thread runs elsewhere, as it would without this.
                 let _ = sched_setaffinity(None, &set);
             }
             run(&mut worker, bell, &clock, &stop, patience);
@@ -229,7 +229,7 @@ impl Sleep {
         let time = [look, due].into_iter().flatten().min();
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         let heard = PollFd::new(&*bell, PollFlags::IN);
-        // What keeps it from sleeping, a signal say, is nothing but a reason to look.
+        // Whatever ends the sleep early, such as a signal, is only a reason to look.
         let _ = match readiness {
             Some(readiness) => poll(&mut [heard, readiness.poll()], time.as_ref()),
             None => poll(&mut [heard], time.as_ref()),
@@ -237,7 +237,7 @@ impl Sleep {
         bell.silence();
     }
 
-    /// When to look that is to be soon: twice as late with each time in a row. When to look at a certain time: then.
+    /// When to look next. Soon means twice as late with each time in a row; a certain time means that time.
     fn next_look(&mut self, wanted: Duration) -> Duration {
         if wanted > LOOK {
             return wanted;

@@ -67,11 +67,11 @@ impl Congestion {
         self.window < self.threshold
     }
 
-    /// So many were acknowledged, of a window that was in use, and the round trip was below the target.
+    /// `acknowledged` TPDUs of a window that was in use were acknowledged, and the round trip was below the target.
     #[inline]
     pub fn grow(&mut self, acknowledged: u32) {
         let step = if self.begins() {
-            // Nothing is spread here: an AK for many lets no burst go (RFC 3465).
+            // TPDUs are not spread in time here, so an AK for many of them must not release a burst (RFC 3465).
             u64::from(acknowledged.min(2)) * u64::from(ONE)
         } else {
             u64::from(acknowledged) * u64::from(ONE * ONE) / u64::from(self.window)
@@ -103,8 +103,8 @@ impl Congestion {
         self.set(cubic.max(u64::from(self.cubic.reno)));
     }
 
-    /// A round trip says that a queue grows: the window doubles no more. Where it comes back from a silence, it has been larger than it
-    /// will be.
+    /// A round trip shows that a queue grows: the window doubles no more. After a silence, it was larger before than it
+    /// will be now.
     pub fn settle(&mut self) {
         if self.threshold == Congestion::NONE {
             self.threshold = self.window;
@@ -114,7 +114,7 @@ impl Congestion {
 
     /// The round trip took so much longer than its target.
     pub fn delayed(&mut self, round_trip: u64, target: u64) {
-        // Of four seconds and more nothing is left to tell, and no product of them is too large.
+        // Longer round trips, of four seconds and more, make no difference, and so no product overflows.
         let round_trip = round_trip.clamp(1, u32::MAX.into());
         let excess = round_trip.saturating_sub(target);
         // max(1 − 0.8 · excess / round trip, 0.5)
@@ -129,7 +129,7 @@ impl Congestion {
 
     /// A TPDU was lost, as those behind it show, in a network of long round trips or of short ones.
     pub fn lost(&mut self, is_wide: bool) {
-        // What it was before a silence counts for more than that it can get no smaller.
+        // The smallest window is the result of a silence: then the window before the silence is what counts.
         if self.window > ONE {
             self.before = [self.window, self.threshold];
             self.cut(self.after_loss(is_wide));
@@ -149,10 +149,11 @@ impl Congestion {
         }
     }
 
-    /// Nothing has come back for the whole of T1: the window is as small as can be, and doubles up to where a loss would have left it;
-    /// or as in the beginning, where nothing has ever come back, so that nothing is known of the network.
+    /// Nothing has come back for the whole of T1: the window gets as small as it can be, and doubles up to where a loss
+    /// would have left it. If nothing has ever come back, nothing is known of the network, and the window is as in the
+    /// beginning.
     pub fn silent(&mut self, is_wide: bool, is_known: bool) {
-        // Silent for longer, it is as it was before that counts.
+        // After a longer silence, the window before its beginning counts.
         if self.window > ONE {
             self.before = [self.window, self.threshold];
             let threshold = if is_known { self.after_loss(is_wide).max(2 * ONE) } else { self.threshold };

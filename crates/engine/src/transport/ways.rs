@@ -20,13 +20,13 @@ use crate::service::{Peer, Time};
 use std::collections::{HashMap, VecDeque};
 
 const MS: u64 = 1_000_000;
-/// Round trips from which on the network is taken for a wide one, which others share and fill: DTs are spread, and the window does
-/// not shrink for a delay.
+/// With round trips from this on, the network is taken for a wide one, which others share and fill: DTs are spread in
+/// time, and the window does not shrink for a delay.
 pub(super) const WIDE: u64 = MS;
 /// How late a DT may be and still be caught up with.
 const BURST: u64 = MS;
 
-/// Connections that a list of those that wait has room for from the beginning.
+/// How many waiting connections a list has room for at first.
 const ROOM: usize = 16;
 
 /// The ways to peers, which are kept when their connections end: another one goes on where they were.
@@ -34,12 +34,12 @@ const ROOM: usize = 16;
 pub(super) struct Ways {
     all: Vec<Way>,
     numbers: HashMap<Peer, u32>,
-    /// Those on which somebody waits for the time of the next DT, and when the first of these comes.
+    /// Ways on which a connection waits for the time of the next DT, and the earliest of these times.
     timed: Vec<u32>,
     due: Option<Time>,
-    /// Those of them whose time has come.
+    /// The ways among them whose time has come.
     ripe: Vec<u32>,
-    /// Those on which there may be room, since connections ended.
+    /// Ways on which there may be room, because connections have ended.
     freed: Vec<u32>,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Sample {
 pub(super) enum Room {
     /// Now.
     Now,
-    /// When one was acknowledged.
+    /// Once a DT is acknowledged.
     Full,
     /// At this time.
     At(Time),
@@ -105,7 +105,7 @@ impl Ways {
         &self.all[number as usize]
     }
 
-    /// Somebody waits on a way for the time of the next DT.
+    /// A connection waits on a way for the time of the next DT.
     pub fn time(&mut self, number: u32, at: Time) {
         if !std::mem::replace(&mut self.all[number as usize].is_timed, true) {
             self.timed.push(number);
@@ -113,12 +113,13 @@ impl Ways {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// When the first of these comes.
+    /// The earliest of these times.
     pub fn due(&self) -> Option<Time> {
         self.due
     }
 
-    /// One on which somebody waited for a time, if the first of these has come: it is to be served, and waits again if need be.
+    /// A way on which a connection waited for a time that has come. The caller serves it, and it waits again if need
+    /// be.
     pub fn expire(&mut self, now: Time) -> Option<u32> {
         if self.due.take_if(|due| *due <= now).is_some() {
             self.ripe.append(&mut self.timed);
@@ -138,7 +139,7 @@ impl Ways {
         }
     }
 
-    /// One on which there may be room, since connections ended.
+    /// A way on which there may be room, because connections have ended.
     pub fn freed(&mut self) -> Option<u32> {
         self.freed.pop()
     }
@@ -165,7 +166,7 @@ impl Way {
     pub fn room(&self, now: Time) -> Room {
         let left = self.congestion.window().saturating_sub(self.under_way);
         let begins_pair = self.is_wide() && !self.second;
-        // One that would go alone waits for another, unless nothing is under way that would make room for it.
+        // A DT that would go alone waits for a second one, unless nothing is under way that would make room for that.
         if left == 0 || begins_pair && left == 1 && self.under_way > 0 {
             Room::Full
         } else if !begins_pair || self.next <= now {
@@ -209,7 +210,7 @@ impl Way {
         }
     }
 
-    /// Whether somebody waits for a turn.
+    /// Whether a connection waits for a turn.
     #[inline]
     pub fn is_waited_for(&self) -> bool {
         !self.waiting.is_empty()
@@ -237,7 +238,7 @@ impl Way {
         }
     }
 
-    /// So many DTs have come that others before them are missing of.
+    /// Notes that this many DTs have come out of order.
     #[inline]
     pub fn arrived(&mut self, count: u32) {
         self.under_way = self.under_way.saturating_sub(count);
@@ -286,7 +287,7 @@ impl Way {
         if sent < self.cut {
             return false;
         }
-        // It was under way alone, so that nothing of this is a queue of its own.
+        // The DT was alone under way, so this way's own DTs are no part of the queue.
         if self.congestion.window() == 1 {
             return true;
         }
@@ -316,8 +317,8 @@ impl Way {
         self.congestion.late();
     }
 
-    /// Nothing was acknowledged of a connection for the whole of T1, since its first DT was sent: where others were heard of meanwhile,
-    /// that one alone is lost.
+    /// For the whole of T1 nothing of a connection was acknowledged, since its first DT was sent. If something of other
+    /// connections was acknowledged meanwhile, only that DT counts as lost.
     pub fn silent(&mut self, connection: u32, sent: Time, now: Time) {
         let (other, at) = self.heard;
         if other != connection && at > sent {
@@ -381,7 +382,7 @@ mod tests {
         assert_eq!(way.congestion.window(), 8);
         way.lost(now, now.after(2));
         assert_eq!(way.congestion.window(), 4);
-        // Another connection was heard of: it is not the network that is silent.
+        // Another connection got an acknowledgement: the network is not silent.
         way.acknowledged(1, [1; 2], None, now.after(MS));
         way.silent(2, now.after(3), now.after(2 * MS));
         assert_eq!(way.congestion.window(), 2);

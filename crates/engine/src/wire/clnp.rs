@@ -111,7 +111,7 @@ impl Discard {
     pub const CONGESTION: Discard = Discard(0x03);
     /// The header contradicts itself.
     pub const SYNTAX: Discard = Discard(0x04);
-    /// Nobody here has the destination's address.
+    /// This host does not have the destination's address.
     pub const UNKNOWN_DESTINATION: Discard = Discard(0x81);
     /// It was under way for too long.
     pub const LIFETIME: Discard = Discard(0xa0);
@@ -151,7 +151,7 @@ pub enum NotClnp {
     /// The first octet names another protocol.
     #[error("network protocol {0:#04x} is not CLNP")]
     Protocol(u8),
-    /// A version, or a kind of PDU, that nobody here understands.
+    /// A version, or a kind of PDU, that this entity does not understand.
     #[error("CLNP version {version}, type {kind:#04x} is not understood")]
     Unknown {
         /// 1 is understood.
@@ -441,7 +441,7 @@ mod tests {
             }
         }
 
-        /// Whatever else is among the options, in which the first reason counts.
+        /// Any other options may stand beside it; the first reason counts.
         #[test]
         fn an_error_report_is_parsed_as_it_was_emitted(
             fixed: (u8, u8, u8),

@@ -78,7 +78,7 @@ pub struct Parameters<'a> {
 pub struct TpduSize(u8);
 
 impl TpduSize {
-    /// What holds where none is said.
+    /// The size that holds if none is given.
     pub const DEFAULT: TpduSize = TpduSize(7);
 
     /// 128 to 8,192 octets, a power of two.
@@ -189,7 +189,7 @@ impl<'a> Parameters<'a> {
         self.preferred_size.map_or_else(power, |units| units.saturating_mul(128))
     }
 
-    /// Takes one in. In a CR those that nobody knows are passed over (X.224 §13.2.3).
+    /// Takes a parameter in. In a CR, unknown parameters are passed over (X.224 §13.2.3).
     fn take(&mut self, it: &Parameter<'a>, is_request: bool) -> Result<(), Malformed> {
         match it.code {
             parameter::TPDU_SIZE => {
