@@ -25,7 +25,7 @@ struct Job {
     socket: Arc<OwnedFd>,
 }
 
-/// One that has been taken.
+/// A packet that has been taken from a client's socket.
 #[derive(Debug)]
 pub struct Taken {
     /// Number of the client.
@@ -196,7 +196,7 @@ mod tests {
         drop(socket);
         fast.1.send(b"no record").unwrap();
         let [slow, fast] = [slow.0, fast.0].map(|it| Arc::new(OwnedFd::from(it)));
-        // Behind that close nothing is done of the same user; for another user it is.
+        // While that close lasts, the same user's packets wait behind it, and another user's do not.
         lanes.take(1, 6, slow.clone());
         lanes.take(1, 7, slow.clone());
         lanes.take(1, 9, slow);

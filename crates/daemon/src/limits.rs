@@ -79,7 +79,7 @@ mod tests {
         assert!(!bucket.is_overdrawn(100_000_000));
         let mut bucket = Bucket::new(0);
         (0..1000).for_each(|_| assert_eq!(bucket.take(0, 5000), 0));
-        // As many come in the next second as the rate says, however many are tried.
+        // In the next second as many pass as the rate allows, however many try.
         let mut now = 0;
         let mut taken = 0;
         while now < 1_000_000_000 {

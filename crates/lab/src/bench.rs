@@ -176,7 +176,7 @@ impl Lab {
         pair: Option<Pair>,
     ) -> Result<(Finished, Finished)> {
         let [mut server, mut client] = [self.command(session, program)?, self.command(session, program)?];
-        // From outside, as taskset does it: a program that pins itself has already loaded its libraries.
+        // The server is pinned from outside, as by taskset: a program that pins itself has loaded its libraries before.
         let pinned = pair.map(|pair| confine(&[pair.first])).transpose()?;
         let (mut server, port) = Running::announced(server.args(arguments))?;
         drop(pinned);

@@ -74,7 +74,7 @@ impl Running {
         Running::spawn(command.stdin(Stdio::null()), Stdio::from(stdout.try_clone()?), stdout)
     }
 
-    /// The same for one that gets `stop` first on drop.
+    /// Starts a program that gets the signal `stop` first when it is dropped.
     ///
     /// # Errors
     /// It cannot be started.

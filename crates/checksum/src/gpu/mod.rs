@@ -247,7 +247,7 @@ impl Gpu {
         let memory = Pinned::new(self, 4096)?;
         let stream = Stream::new(self)?;
         let octets: [u8; LEN] = std::array::from_fn(|at| if at < 300 { 0xff } else { (at * at / 8) as u8 });
-        // Behind the descriptor and the answer, at an odd address.
+        // The packet lies behind the descriptor and the answer, at an odd address.
         let (answer, packet) = (CHUNK, 2 * CHUNK + 1);
         let descriptor = Descriptor { address: memory.address() + packet as u64, length: LEN as u32, before: 0x1234 };
         let sum = internet::Sum::from_value(0x1234).then(internet::Sum::by(Variant::Reference, &octets), 0);

@@ -89,7 +89,8 @@ struct Capture {
 impl Capture {
     fn begin(arguments: &CaptureArguments, filter: Filter) -> Result<Capture, Failure> {
         let target = Target::open(&arguments.write)?;
-        // Only now: to open a pipe lasts until somebody reads it.
+        // Signals are caught only now: opening a pipe lasts until its reader comes, and a signal must be able to end
+        // that.
         let asked = Arc::<AtomicBool>::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             // A second one ends the command at once.
@@ -185,7 +186,7 @@ impl Capture {
         self.write(&mut packets, most)
     }
 
-    /// As tcpdump does.
+    /// Prints the totals at the end, as tcpdump does.
     fn tell(&self, arguments: &CaptureArguments) {
         let (lost, damaged) = (self.taps.lost(), self.taps.damaged() + self.streams.damaged);
         let Streams { captured, missing, .. } = self.streams;
@@ -308,7 +309,7 @@ impl People {
     /// What is said of a new connection; `None` if it is not wanted.
     fn describe(&mut self, ends: [SocketAddr; 2], head: &Head, filter: &Filter) -> Option<String> {
         let holders = head.cookies.map(|cookie| self.holders(cookie));
-        // Its number says nothing here if it is told in another namespace.
+        // A record has the sender's process number in the sender's namespace, which may be another one.
         let sending = self.spaces.as_ref().and_then(|it| it.number_in(head.space, head.pid));
         let has = |pid: u32| Some(pid) == sending || holders.iter().any(|it| it.contains_key(&pid));
         if !filter.wants(ends, has) {

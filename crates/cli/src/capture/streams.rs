@@ -81,9 +81,9 @@ impl Counter {
 }
 
 struct Connection {
-    /// The one that has connected first, as far as can be told.
+    /// The side that has connected comes first, as far as ports show it.
     sides: [Side; 2],
-    /// It was there before the sockets were listed last.
+    /// The connection was known before the sockets were listed last.
     is_listed: bool,
 }
 

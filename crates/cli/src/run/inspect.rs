@@ -120,7 +120,7 @@ fn elf<'data>(file: impl ReadRef<'data>, path: &Path) -> Option<Obstacle> {
     }
     let segments = header.program_headers(endian, file).ok()?;
     let Some(loader) = segments.iter().find_map(|s| s.interpreter(endian, file).ok().flatten()) else {
-        // The loader can be started as a program too, and then loads what it is told.
+        // The loader can be started as a program too, and then loads the program in its arguments.
         let is_loader = header.e_type(endian) == ET_DYN && is_gnu(path.file_name().unwrap_or_default());
         return (!is_loader).then_some(Obstacle::Static);
     };

@@ -106,7 +106,8 @@ fn parse(response: &InetResponse) -> Option<Socket> {
     })
 }
 
-/// Of struct tcp_info (include/uapi/linux/tcp.h): tcpi_bytes_sent without tcpi_bytes_retrans, and tcpi_bytes_received.
+/// The bytes carried, from struct tcp_info (include/uapi/linux/tcp.h): tcpi_bytes_sent without tcpi_bytes_retrans, and
+/// tcpi_bytes_received.
 fn carried(attribute: &Nla) -> Option<[u64; 2]> {
     let Nla::TcpInfo(info) = attribute else { return None };
     let field = |at: usize| Some(u64::from_ne_bytes(info.get(at..at + 8)?.try_into().ok()?));

@@ -19,7 +19,7 @@ pub enum Other {
     End(u64),
     /// Several could be.
     Several,
-    /// None on this host, as far as can be told.
+    /// The other end is not on this host, as far as the kernel shows it.
     Nowhere,
     /// Nothing can be told of this connection.
     Unknown,

@@ -208,7 +208,7 @@ fn of_series<'a>(name: &str, all: impl Iterator<Item = &'a Series>) -> Choice {
     Choice { surveyed: surveyed.cloned(), ..Choice::new(name, group, curve) }
 }
 
-/// Those of these questions that are about endpoints, with what these measurements say of their ways.
+/// The questions among these that are about endpoints, with what these measurements say of their ways.
 pub fn of_endpoints<'a>(asked: impl Iterator<Item = &'a Question>, measurements: &[&Measurement]) -> Vec<Question> {
     let source = Source(measurements);
     let again = |question: &Question| {

@@ -24,7 +24,7 @@ pub fn add(lab: &Lab, house: &House, chosen: &mut Chosen) {
     chosen.add("broker", Brokered { idle: Idle::of(lab), house: house.clone() });
 }
 
-/// A daemon that nobody asks.
+/// A daemon without clients.
 #[derive(Debug)]
 struct Daemon {
     means: Means,
