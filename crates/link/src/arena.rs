@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// It is moved from queue to queue at every step, and is no larger than one register holds: with four octets more a TPDU took a
 /// fifth more time.
 pub struct Buffer {
-    /// Which arena's, so that the token of one is not taken by another; and [`MARKS`].
+    /// The number of its arena, so that no other arena takes the token; and [`MARKS`].
     arena: u32,
     frame: u32,
     offset: u32,
@@ -28,9 +28,9 @@ const _: () = assert!(size_of::<Buffer>() == 16);
 
 /// The packet goes on in the next buffer.
 const GOES_ON: u32 = 1 << 31;
-/// It came back from a link that has not sent it.
+/// The buffer came back from a link that has not sent it.
 const REFUSED: u32 = 1 << 30;
-/// On its way down: a router that is congested may mark it. On its way up: one has.
+/// On a packet's way down: a router that is congested may mark it. On its way up: a router has marked it.
 const MAY_BE_MARKED: u32 = 1 << 29;
 const IS_MARKED: u32 = 1 << 28;
 const MARKS: u32 = GOES_ON | REFUSED | MAY_BE_MARKED | IS_MARKED;

@@ -12,10 +12,11 @@
 pub enum Completion {
     /// Each frame by itself.
     EventDriven,
-    /// At the next transmission alone: for comparison, since it starves.
+    /// Only at the next transmission. For comparison: senders that wait for frames starve.
     Lazy,
-    /// Together, but event-driven from when fewer than `low` frames are free until `high` are. Both are said as if no frame were lent
-    /// for reception, and are less in proportion to what is: frames that wait for packets are no sign that sending is slow.
+    /// Together, but event-driven from when fewer than `low` frames are free until `high` are. Both numbers are given
+    /// for the case that no frame is lent for reception, and shrink in proportion to the frames that are: frames that
+    /// wait for packets are no sign that sending is slow.
     Adaptive {
         /// Frames.
         low: u32,
@@ -53,7 +54,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// At the beginning.
+    /// The pace before the first transmission.
     pub fn new(how: Completion) -> Pace {
         Pace { how, event_driven: how == Completion::EventDriven, asked: false, switches: 0 }
     }
@@ -112,7 +113,7 @@ mod tests {
         Frames { all: 100, receiving: 0, transmitting: 100 - free }
     }
 
-    /// As many as possible receive, or none: in either case it is the share of the others that counts.
+    /// However many frames receive, only the share of the other frames counts.
     #[test]
     fn frames_that_wait_for_packets_make_nothing_event_driven() {
         let adaptive = Completion::adaptive(1024);
@@ -158,7 +159,8 @@ mod tests {
     fn lazy_alone_starves_and_adaptive_never_does() {
         const FRAMES: u32 = 3;
         const STEPS: u32 = 12;
-        // Which frames the peer takes at which step, and after that all: whether as many as were given went through.
+        // A bit of `stalls` is a step at which the peer takes no frame; after the last step it takes all. Whether as many
+        // frames went through as were given.
         let runs = |how, stalls: u32| {
             let (mut pace, mut free, mut sent, mut done, mut through) = (Pace::new(how), FRAMES, 0, 0, 0);
             let frames = |free| Frames { all: FRAMES, receiving: 0, transmitting: FRAMES - free };

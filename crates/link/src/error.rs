@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 /// Why a link could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is none of that name in this network namespace.
+    /// This network namespace has no interface of that name.
     #[error("there is no interface {interface} here; `ip link` lists those that there are")]
     NoInterface {
         /// Its name.
@@ -29,7 +29,7 @@ pub enum OpenError {
         /// The version that brought it.
         since: &'static str,
     },
-    /// Somebody else has it.
+    /// Another socket has the queue.
     #[error(
         "queue {queue} of {interface} is taken by another socket; end the program that has it, or choose another queue"
     )]
@@ -96,7 +96,7 @@ pub enum OpenError {
         /// The address.
         address: IpAddr,
     },
-    /// It stands for several, and packets name one.
+    /// The address stands for several interfaces, and packets must name one.
     #[error("{address} is not the address of one interface; name one of those that `ip address` lists")]
     Unspecific {
         /// The address.

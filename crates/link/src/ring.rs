@@ -24,16 +24,18 @@ type Slot<T> = UnsafeCell<MaybeUninit<T>>;
 /// A batch that was published.
 #[repr(align(64))]
 struct Batch<T> {
-    /// Behind its last item. What is left of the batch before in this place is not ahead of the receiver any more.
+    /// The position behind its last item. The tail of an older batch that lay in this place is not ahead of the
+    /// receiver any more, and so is not taken for a new one.
     tail: AtomicUsize,
     first: Slot<T>,
 }
 
 struct Shared<T> {
-    /// As many as a power of two. Slot `position % len` is the receiver's from its head to a published tail, and the sender's
-    /// otherwise; it is empty where a batch begins.
+    /// The slots, a power of two of them. Slot `position % len` is the receiver's from its head to a published tail,
+    /// and the sender's otherwise; it is empty at a position where a batch begins.
     slots: Box<[Slot<T>]>,
-    /// As many, since a batch has an item at least: batch `number % len` is the receiver's as long as its first item is.
+    /// As many batches as slots, since a batch has at least one item. Batch `number % len` is the receiver's as long as
+    /// its first item is.
     batches: Box<[Batch<T>]>,
     /// The first item that the receiver has not taken.
     head: Apart<AtomicUsize>,
@@ -50,7 +52,7 @@ struct Sleepers {
     /// The threads to wake.
     receiver: Option<Waker>,
     sender: Option<Waker>,
-    /// Where the receiver has stopped for good.
+    /// The position at which the receiver has stopped for good.
     at: Cursor,
 }
 
@@ -84,7 +86,7 @@ impl<T> Drop for Shared<T> {
 struct Cursor {
     /// The next item to be taken.
     head: usize,
-    /// Behind the last item of the batch that it is in.
+    /// The position behind the last item of the current batch.
     tail: usize,
     /// Number of the batch that comes next.
     batch: usize,
@@ -136,7 +138,7 @@ pub struct Sender<T> {
     shared: Arc<Shared<T>>,
     /// The first item of the batch that is not published, away from a receiver that looks for it.
     first: Option<T>,
-    /// Behind the last item that was put in, published or not.
+    /// The position behind the last item that was put in, published or not.
     tail: usize,
     /// Number of the batch that is not published.
     batch: usize,
@@ -230,7 +232,7 @@ impl<T> Sender<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        // What nobody was told of is dropped with the rest.
+        // Items that were not published are put in too, and dropped with the rest.
         self.put_batch();
     }
 }
@@ -289,7 +291,7 @@ impl<T> Receiver<T> {
         self.release();
         let watched = &self.shared.watched.0;
         lock(&self.shared.sleepers).receiver = Some(waker);
-        // As one step with what `rouse` does, so that there is no doubt which of the two came last.
+        // A swap, as in `rouse`: the two are ordered, so that the later one sees what the earlier one did.
         watched.swap(true, AcqRel);
         // The other half is in `publish`.
         fence(SeqCst);
@@ -321,7 +323,7 @@ impl<T> Debug for Receiver<T> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> {
-    // Nobody can leave it half done.
+    // The data is whole even if a thread has panicked with the lock.
     mutex.lock().unwrap_or_else(|it| it.into_inner())
 }
 

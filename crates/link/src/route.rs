@@ -11,7 +11,8 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use std::io;
 use std::net::IpAddr;
 
-/// The queueing discipline that has packets leave at their time, and the one that is made of others, one for each queue.
+/// The queueing discipline that has packets leave at their time, and the discipline that consists of others, one for
+/// each queue.
 const KEEPS_TIMES: &str = "fq";
 const OF_OTHERS: &str = "mq";
 
@@ -22,7 +23,8 @@ pub struct Hop {
     pub interface: u32,
     /// The neighbour there: the receiver itself, or a router.
     pub next: IpAddr,
-    /// They go to one host as they are: neither to this one, nor to many, nor within packets of another kind.
+    /// Packets go to one other host as they are: not to this host, not to many hosts, and not within packets of another
+    /// kind.
     pub plain: bool,
 }
 
@@ -31,7 +33,7 @@ pub struct Hop {
 pub struct Neighbour {
     /// Its Ethernet address.
     pub address: [u8; 6],
-    /// It was not heard of for a while, and is asked only when the kernel itself sends something there.
+    /// The neighbour was not heard from for a while; the kernel asks it only when it sends a packet there itself.
     pub stale: bool,
 }
 

@@ -117,7 +117,7 @@ impl<L: Link> Link for Shape<L> {
     fn watch(&mut self) -> Watch {
         self.advance(Instant::now());
         match self.link.watch() {
-            // Nobody would say that the time has come.
+            // No descriptor reports that the time of a delayed packet has come.
             Watch::Armed if !self.under_way.is_empty() => Watch::Unheard,
             watch => watch,
         }

@@ -25,9 +25,9 @@ impl fmt::Display for Id {
 /// A network namespace, as the policy tells them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// The one that the daemon is in.
+    /// The network that the daemon is in.
     Host,
-    /// Another one: a container's.
+    /// Another network: a container's.
     Other,
 }
 
@@ -36,7 +36,7 @@ pub enum Network {
 pub struct End<'a> {
     /// Its user.
     pub user: &'a User,
-    /// Where; `None` where that is not known.
+    /// Its network; `None` if that is not known.
     pub network: Option<Network>,
     /// Its own port; `None` where that is not known.
     pub port: Option<u16>,
@@ -46,7 +46,7 @@ pub struct End<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     No,
-    /// It is not known.
+    /// What the rule asks for is not known.
     Open,
     Yes,
 }
@@ -61,15 +61,15 @@ impl From<Option<bool>> for Fit {
     }
 }
 
-/// One side of a rule: the ends for which all of this is so.
+/// One side of a rule. An end matches if all of this is so.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Side {
     pub(crate) user: Option<Id>,
     pub(crate) group: Option<Id>,
-    /// It, or one below it. The root's is empty.
+    /// This control group, or one below it. The root's is empty.
     pub(crate) cgroup: Option<String>,
     pub(crate) network: Option<Network>,
-    /// One of these; none: any.
+    /// One of these ports; if there are none, any port.
     pub(crate) ports: Vec<u16>,
 }
 
@@ -151,7 +151,7 @@ pub enum Grounds<'a> {
     Group(&'a Id),
     /// This rule.
     Rule(&'a Rule),
-    /// There is no rule that allows it.
+    /// No rule allows it.
     NoRule,
 }
 
@@ -245,7 +245,7 @@ impl Policy {
         [self.allow.len(), self.deny.len()]
     }
 
-    /// In words: the users with which this user may share memory, and those with which it never may.
+    /// Describes the users with which this user may share memory, and those with which it never may.
     pub fn partners(&self, user: &User) -> [Vec<String>; 2] {
         let rules = |rules: &[Rule]| -> Vec<String> {
             rules.iter().filter(|rule| rule.speaks_of(user)).map(Rule::to_string).collect()

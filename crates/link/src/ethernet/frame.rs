@@ -39,19 +39,19 @@ pub enum NotOurs {
     /// Fewer octets than Ethernet's header.
     #[error("{0} octets are fewer than Ethernet's header")]
     Short(usize),
-    /// To another interface, to many, or from many.
+    /// The frame goes to another interface or to many, or comes from an address that stands for many.
     #[error("a frame for others, or from no single interface")]
     Address,
-    /// Another protocol, or the other version of IP.
+    /// The frame carries another protocol, or the other version of IP.
     #[error("EtherType {0:#06x} is not that of this address")]
     Type(u16),
-    /// What it carries is no datagram of ours.
+    /// The frame's contents are no datagram of ours.
     #[error(transparent)]
     Datagram(#[from] NotDatagram),
-    /// It is, for another address or port.
+    /// The datagram is for another address or port.
     #[error("a datagram for {0}")]
     Destination(SocketAddr),
-    /// From an address of this host itself, from which nothing comes over a wire.
+    /// The source is an address of this host itself, from which nothing comes over a wire.
     #[error("{0} is an address of this host")]
     Source(SocketAddr),
     /// One of the sums is wrong, or left out where it must not be.

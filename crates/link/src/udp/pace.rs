@@ -40,7 +40,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So many octets in a second, from now on.
+    /// A pace of so many octets in a second, from now on.
     pub fn new(rate: NonZeroU64, keeper: Timekeeper, now: u64) -> Pace {
         Pace { rate, keeper, next: now, held: VecDeque::new() }
     }

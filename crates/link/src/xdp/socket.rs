@@ -103,8 +103,9 @@ impl Socket {
         Ok(Socket { fill, completion, transmit, receive, zero_copy: false, pieces: false, descriptor })
     }
 
-    /// Binds it to a queue of an interface. `beside` is the one that has registered the memory, if it is not this one, and all
-    /// else is as with that. With `pieces`, packets may lie in several frames where kernel and device know that.
+    /// Binds the socket to a queue of an interface. `beside` is the socket that has registered the memory, if it is
+    /// another; all else is then as with that socket. With `pieces`, packets may lie in several frames if kernel and
+    /// device support that.
     pub fn bind(
         &mut self,
         interface: &Interface,
