@@ -1,12 +1,13 @@
 //! A busy service of short connections: a process whose connections come fast and end before they are worth a channel.
 //!
-//! To follow a connection costs a process some microseconds, mostly in cold code. Where connections come and go fast, that is a
-//! share of its processor time that can be measured, and it buys nothing. So the process counts its connections in rows of [`ROW`].
-//! A row that begins within [`ROW_NS`], and during which [`ENOUGH`] connections end short, says that the next row is not worth
-//! following: the process follows one connection each [`SAMPLE_NS`], and leaves the others to kernel TCP. All are followed again as
-//! soon as a row says otherwise, after a pause, and once a followed connection proves to be worth a channel.
+//! Following a connection costs a process some microseconds, mostly in cold code. If connections come and go fast, that
+//! is a measurable share of its processor time, and gains nothing. So the process counts its connections in rows of
+//! [`ROW`]. If a row begins within [`ROW_NS`], and [`ENOUGH`] connections end short meanwhile, the next row is not
+//! worth following: the process follows one connection each [`SAMPLE_NS`], and leaves the others to kernel TCP. All are
+//! followed again as soon as a row is slower or has fewer short connections, after a pause, and once a followed
+//! connection proves to be worth a channel.
 //!
-//! What a process accepts and what it connects are counted apart: a proxy may have short clients and long connections behind it.
+//! Accepted and connected connections are counted apart: a proxy may have short clients and long connections behind it.
 
 use super::Connection;
 use crate::guest::settings;
