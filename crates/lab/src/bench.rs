@@ -269,7 +269,7 @@ impl Sheet {
     }
 
     fn note(&mut self, side: Side, reading: Reading) {
-        // JSON has no such number, so that nobody could read the record.
+        // JSON has no such number, so that the record could not be read.
         let finite = |value: f64| if value.is_finite() { Ok(value) } else { Err(format!("a sample of {value}")) };
         match (side, reading.and_then(finite)) {
             (Side::Kernel, Ok(value)) => self.kernel.push(value),

@@ -55,7 +55,7 @@ pub fn finish(command: &mut Command, limit: Duration) -> Result<Finished> {
     Running::start(command)?.finish(limit)
 }
 
-/// A TCP port of 127.0.0.1 that nobody listens on.
+/// A TCP port of 127.0.0.1 without a listener.
 ///
 /// # Errors
 /// There is none.

@@ -185,7 +185,7 @@ fn encryption(survey: &SurveyRecord) -> Vec<Question> {
         let pair = pairs.entry((&series.key.sender, &series.key.receiver)).or_default();
         pair.entry(series.key.via.as_deref()).or_default().push(series);
     }
-    // It sorts first.
+    // `None` sorts first.
     pairs.retain(|_, vias| vias.contains_key(&None));
     let question = |((sender, receiver), vias): ((&str, &str), Vias)| Question {
         stage: Stage::Encryption,

@@ -38,7 +38,7 @@ struct Cost {
 }
 
 impl Idle {
-    /// As many as there are to be, or as this process may have.
+    /// As many connections as are wanted, or as this process may have.
     pub fn of(lab: &Lab) -> Idle {
         let allowed = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX).saturating_sub(SPARE);
         let connections = lab.count(10_000).min(allowed);

@@ -50,9 +50,9 @@ pub enum Event {
     Ready,
     /// A coordinator has come.
     Coordinator(SocketAddr),
-    /// It has gone.
+    /// That coordinator has gone.
     Gone(SocketAddr),
-    /// Somebody was turned away.
+    /// A coordinator was turned away.
     Refused(SocketAddr, ChannelError),
 }
 

@@ -54,11 +54,11 @@ impl Sent {
 /// How a receiver waits for the next message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// As experience has it.
+    /// By polling or sleeping, as earlier waits suggest.
     Adaptive,
-    /// It polls.
+    /// By polling alone.
     Polling,
-    /// It sleeps.
+    /// By sleeping alone.
     Asleep,
 }
 
@@ -135,7 +135,7 @@ pub fn send<L: Link + ?Sized>(
     is_up.recv().map_err(|_| anyhow!("the receiver is gone"))?;
     let &Sending { size, seconds, turns, window } = sending;
     let (pieces, mut out, mut sent) = (end.layout.pieces(size), VecDeque::new(), 0);
-    // So much at a time that there is as much again to be written meanwhile.
+    // A batch takes at most half of the buffers, so that the next batch can be written while it is sent.
     let batch = BATCH.min(BATCH_OCTETS / size).min(end.free.len() / 2 / pieces);
     let mut all = Vec::with_capacity(turns);
     for number in 0..turns {
