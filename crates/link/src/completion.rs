@@ -159,8 +159,8 @@ mod tests {
     fn lazy_alone_starves_and_adaptive_never_does() {
         const FRAMES: u32 = 3;
         const STEPS: u32 = 12;
-        // A bit of `stalls` is a step at which the peer takes no frame; after the last step it takes all. Whether as many
-        // frames went through as were given.
+        // A bit of `stalls` is a step at which the peer takes no frame; after the last step it takes all. Whether as
+        // many frames went through as were given.
         let runs = |how, stalls: u32| {
             let (mut pace, mut free, mut sent, mut done, mut through) = (Pace::new(how), FRAMES, 0, 0, 0);
             let frames = |free| Frames { all: FRAMES, receiving: 0, transmitting: FRAMES - free };

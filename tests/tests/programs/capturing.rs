@@ -13,7 +13,7 @@ use underpass_tests::stage::{Stage, fixture, skip};
 use underpass_tests::traces;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Of what is said of a connection.
+/// A part of a capture's comment on a connection.
 const MADE_UP: &[u8] = b"this handshake is made up";
 
 /// A conversation of `talk.py`, on its own port.
@@ -70,7 +70,7 @@ pub fn capture(stage: &Stage, to: &PathBuf, arguments: &[&str]) -> Group {
         let capture = stage.start(command);
         let has_said = |text: &str| capture.said().contains(text);
         until("the capture", || has_said("capturing to") || has_said("another `underpass capture`"));
-        // That of another run of these tests, perhaps.
+        // The other capture may belong to another run of these tests.
         if has_said("capturing to") {
             return capture;
         }
@@ -158,7 +158,8 @@ fn is_all(said: &Value) -> bool {
     said["dropped_bytes"] == 0
 }
 
-/// One connection is there before, with a server that forks in the middle; others come meanwhile, by IPv4 and IPv6.
+/// One connection exists before the capture, with a server that forks in the middle; others come meanwhile, by IPv4 and
+/// IPv6.
 #[test]
 fn what_was_sent_is_captured_once_and_whole() {
     if is_kernel_only() {
@@ -189,7 +190,8 @@ fn what_was_sent_is_captured_once_and_whole() {
         let mut all = 0;
         for (got, sent) in got.iter().zip(&sent) {
             let [there, missing] = compare(got, sent, None);
-            // Of a connection that was there, all from then on; of a new one, all but what went before both ends were up.
+            // A connection that existed before is captured from then on; a new one except for the bytes that went
+            // before both ends were up.
             let least = if before { SIZE / 2 } else { SIZE - 80_000 };
             assert!(
                 (before && missing == 0 && there == least) || (!before && there >= least),
@@ -226,7 +228,7 @@ fn well_formed(stage: &Stage, file: &Path, without_gap: bool) {
     assert_eq!(fields("ip.checksum.status == \"Bad\" or tcp.checksum.status == \"Bad\"", "frame.number"), [""; 0]);
     assert_eq!(fields("tcp.flags.syn == 1", "frame.number"), ["1", "2"]);
     assert_eq!(fields("tcp.flags.fin == 1", "frame.number").len(), 2);
-    // Of a connection that has just begun, one end may not be known yet.
+    // If a connection has just begun, one of its ends may not be known yet.
     let known = if without_gap { 2 } else { 1 };
     let comment = &fields("frame.number == 1", "frame.comment")[0];
     assert!(comment.matches("python3 ").count() >= known, "{known}: {comment}");
@@ -243,7 +245,7 @@ fn what_does_not_fit_is_dropped_and_said() {
     }
     let Some(stage) = Stage::with(&["python3", "tshark"]) else { return };
     let file = stage.path("full.pcapng");
-    // Of a buffer of a megabyte it is to have more than half.
+    // The file must have more than half of a buffer of a megabyte.
     let (said, (sent, got)) = undisturbed(
         |said| said["bytes"].as_u64() > Some(500_000),
         || {
@@ -322,7 +324,8 @@ fn it_ends_when_it_was_told_to() {
         "{said}"
     );
     assert!(talks.iter().all(|it| frames(&format!("tcp.port == {}", it.port)) > 2));
-    // It ends when the reader of the pipe has seen enough, and what it writes can be read at once.
+    // The capture ends when the reader of the pipe has seen enough, and each packet can be read as soon as it is
+    // written.
     let script = format!(
         "{} capture -w - port {port} | tshark -r - -c 30 -T fields -e tcp.len; echo ${{PIPESTATUS[*]}}",
         library::command().display()
@@ -389,7 +392,7 @@ fn an_ended_capture_leaves_nothing() {
     let talk = Talk::begin(&stage, "127.0.0.1", free_port(), 0);
     for round in 0..10 {
         let file = stage.path(&format!("killed-{round}.pcapng"));
-        // What lies in the buffer at the end is written before the command ends: a large one takes long beside other load.
+        // The command writes the buffer's contents before it ends; with other load, a large buffer would take long.
         let capture = capture(&stage, &file, &["--buffer", "1"]);
         until("packets", || fs::metadata(&file).is_ok_and(|it| it.len() > 5000));
         let pid = capture.pid();

@@ -153,10 +153,10 @@ impl Local {
 
 /// The plan between local endpoints: at most ten minutes' worth, or two if `quick`.
 ///
-/// All combinations of sizes and numbers of flows would take hours. So throughput is measured for each size with one flow, and
-/// for each number of flows with the greatest size, a third of a second each. Latency is measured for the least size, by qperf,
-/// since sockperf, which also reports percentiles, waits for two seconds before each measurement. A processor that is emulated,
-/// as for Arm builds, takes seconds to encrypt 16 MiB, so that the file is smaller then.
+/// All combinations of sizes and numbers of flows would take hours. So throughput is measured for each size with one
+/// flow, and for each number of flows with the greatest size, a third of a second each. Latency is measured for the
+/// least size, by qperf, since sockperf, which also reports percentiles, waits for two seconds before each measurement.
+/// A processor that is emulated, as for Arm builds, takes seconds to encrypt 16 MiB, so that the file is smaller then.
 pub fn plan(quick: bool, has_arm: bool) -> Plan {
     let throughput = |size, flows| Throughput { size, flows };
     let (sizes, flows): (&[u64], &[u32]) =
