@@ -64,7 +64,7 @@ fn plan() -> Plan {
     }
 }
 
-/// What an agent that does what it should would answer. `count` is that of its measurements.
+/// The answers of an agent that does what it should.
 fn honest(request: &Request) -> Reply {
     let tool = |tool| ToolVersion { tool, version: "9.9".to_string() };
     match request {

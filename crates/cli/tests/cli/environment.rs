@@ -29,7 +29,7 @@ fn preloaded_libraries_are_kept_and_ours_comes_first() {
     assert_eq!(preload(""), ours);
     assert_eq!(preload("/lib/none.so"), format!("{ours}:/lib/none.so"));
     assert_eq!(preload("/lib/a.so /lib/b.so"), format!("{ours}:/lib/a.so:/lib/b.so"));
-    // One run inside another.
+    // One `underpass run` inside another.
     assert_eq!(preload(&format!("/lib/none.so:{ours}")), format!("/lib/none.so:{ours}"));
     // Another copy would count and carry every connection a second time.
     assert_eq!(preload("/usr/lib/libunderpass.so:/lib/none.so libunderpass.so"), format!("{ours}:/lib/none.so"));

@@ -58,8 +58,8 @@ impl Eye for Scribe {
     }
 }
 
-/// One end's layers in groups as workers have them: network, then each transport, the user with the uppermost. What passes below
-/// each group is watched.
+/// One end's layers in groups as workers have them: the network, then each transport, the uppermost with the user. A
+/// log records what passes below each group.
 struct Side {
     groups: Vec<Vec<Box<dyn Layer>>>,
     logs: Vec<Log>,

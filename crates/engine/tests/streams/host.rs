@@ -41,9 +41,9 @@ pub type Host = Stack<Box<dyn Link>>;
 /// An address of a host.
 #[derive(Clone, Copy, Debug)]
 pub enum Address {
-    /// Of a UDP socket, or a link that speaks IP.
+    /// The address of a UDP socket, or of a link that speaks IP.
     Ip(SocketAddr),
-    /// Of an interface.
+    /// The address of an interface.
     Mac(Mac),
 }
 

@@ -5,7 +5,8 @@
 //! process to which the socket was passed, is a *loan* until it has come and counts as a process. A program without the
 //! library is an *outsider*: it is not counted, and nothing shows when it has closed the socket.
 //!
-//! The last process that leaves ends the connection, unless somebody may still come: [`Owners::leave`], [`Owners::lent_until`].
+//! The last process that leaves ends the connection, unless an image or a process may still come: [`Owners::leave`],
+//! [`Owners::lent_until`].
 
 use crate::layout::laid_out;
 use crate::sync::{AcqRel, Acquire, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
@@ -18,7 +19,7 @@ laid_out! {
         processes: AtomicU32,
         /// How many images and processes may still come.
         loans: AtomicU32,
-        /// Until when they may (CLOCK_MONOTONIC, ns); 0: nobody is to come.
+        /// Until when they may come (CLOCK_MONOTONIC, ns); 0: none is awaited.
         lent_until: AtomicU64,
         /// 1: a program that knows nothing of the ring may have the socket.
         outsider: AtomicU8,
@@ -28,7 +29,7 @@ laid_out! {
 /// A new image that has not begun to run after so long is not awaited, in nanoseconds. Beside heavy load one has begun after 6.5 s.
 pub const IMAGE_WITHIN_NS: u64 = 20_000_000_000;
 
-/// Value of [`Owners::processes`]: nobody refers to it, and nobody may come for it any more.
+/// Value of [`Owners::processes`]: no process refers to the end, and none may come for it any more.
 const ENDED: u32 = 1 << 31;
 
 impl Owners {
@@ -67,7 +68,7 @@ impl Owners {
         self.processes.fetch_update(AcqRel, Acquire, more).is_ok()
     }
 
-    /// One more process refers to it; false when none does any more.
+    /// One more process refers to the end; false if none did any more.
     pub fn add_if_used(&self) -> bool {
         self.processes.fetch_update(AcqRel, Acquire, |n| (1..ENDED).contains(&n).then(|| n + 1)).is_ok()
     }
@@ -101,8 +102,7 @@ impl Owners {
         self.lent_until.store(until, Release);
     }
 
-    /// An image, or a process, for which [`Owners::lend`] was called has come. Once all have come, nobody else is
-    /// awaited.
+    /// An image, or a process, for which [`Owners::lend`] was called has come. Once all have come, none is awaited.
     pub fn take_up_loan(&self) {
         let until = self.lent_until();
         let one_less = |n: u32| n.checked_sub(1);
@@ -111,17 +111,18 @@ impl Owners {
         }
     }
 
-    /// Until when somebody may come for it (CLOCK_MONOTONIC, ns), which may be past; 0: nobody is to come.
+    /// Until when an image or a process may come for the end (CLOCK_MONOTONIC, ns), which may be past; 0: none is
+    /// awaited.
     pub fn lent_until(&self) -> u64 {
         self.lent_until.load(Acquire)
     }
 
-    /// Whether somebody was to come for it and has not.
+    /// Whether an image or a process was to come for the end and has not.
     pub fn is_lent(&self) -> bool {
         self.lent_until() != 0
     }
 
-    /// Whether somebody may still come for it at the time `now` (CLOCK_MONOTONIC, ns).
+    /// Whether an image or a process may still come for the end at the time `now` (CLOCK_MONOTONIC, ns).
     pub fn is_awaited(&self, now: u64) -> bool {
         self.lent_until() > now
     }
@@ -136,7 +137,7 @@ impl Owners {
         self.processes.compare_exchange(0, ENDED, AcqRel, Acquire).is_ok()
     }
 
-    /// Ends all loans: nobody comes for the end any more.
+    /// Ends all loans: no image or process may come for the end any more.
     pub fn end_loans(&self) {
         self.loans.store(0, Relaxed);
         self.lent_until.store(0, Release);
