@@ -161,7 +161,7 @@ static int asked(int fd, unsigned long request) {
     return value;
 }
 
-/* What is queued, at each end, at rest. SIOCOUTQ counts what the peer's kernel has not yet acknowledged: 0 soon. */
+/* Bytes that are queued, at each end, at rest. SIOCOUTQ counts what the peer's kernel has not yet acknowledged: 0 soon. */
 static void queued_a(struct side *side) {
     int fd = side->fd;
     say("FIONREAD %d, SIOCOUTQ %d", asked(fd, FIONREAD), asked(fd, SIOCOUTQ));

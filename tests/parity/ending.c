@@ -423,7 +423,7 @@ static void count_broken_pipe(int number) {
     broken_pipes++;
 }
 
-/* What the other side sees after a close: data, the end, then errors for a writer, and one SIGPIPE for each. */
+/* The other side's view after a close: data, the end, then errors for a writer, and one SIGPIPE for each. */
 static void after_close_a(struct side *side) {
     int fd = side->fd;
     struct sigaction action = {.sa_handler = count_broken_pipe};

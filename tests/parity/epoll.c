@@ -376,7 +376,7 @@ static void edge_ends(struct side *side) {
 }
 static void edge_ends_processes(void) { two_processes(AF_INET, edge_ends, edge_ends); }
 
-/* What is told to be readable is readable: programs such as wrk take EAGAIN after EPOLLIN for a broken connection. */
+/* A connection that is reported as readable is readable: programs such as wrk take EAGAIN after EPOLLIN for a broken connection. */
 static void truthful(struct side *side) {
     enum { CONNECTIONS = 8, MESSAGE = 12, ROUNDS = 6000 };
     int set = (int)MUST(epoll_create1(0)), fds[CONNECTIONS], received[CONNECTIONS] = {0}, done = 0, lies = 0;

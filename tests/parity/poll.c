@@ -9,7 +9,7 @@ static _Thread_local char in[64 * KIB];
 
 #define ALL (POLLIN | POLLPRI | POLLOUT | POLLRDHUP | POLLRDNORM | POLLRDBAND | POLLWRNORM | POLLWRBAND)
 
-/* What every call says of one descriptor at this moment. */
+/* The answer of every call about one descriptor at this moment. */
 static void look(const char *state, int fd) {
     struct pollfd all = {fd, ALL, -1}, none = {fd, 0, -1}, reading = {fd, POLLIN, -1};
     struct timespec now = {0, 0};
@@ -355,7 +355,7 @@ static void *cramped(void *argument) {
 static void cramped_a(struct side *side) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
-    /* What the thread's own variables take is not stack. */
+    /* The stack's size includes the thread-local variables, which leave less stack. */
     MUST(pthread_attr_setstacksize(&attributes, PTHREAD_STACK_MIN + sizeof(in)));
     for (int i = 0; i < 3; i++) {
         pthread_t thread;

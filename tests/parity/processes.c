@@ -721,7 +721,7 @@ static void shells_b(struct side *side) {
 }
 static void shells(void) { two_processes(AF_INET, shells_a, shells_b); }
 
-/* What popen, pclose, fclose and system say, which here come from elsewhere; and a thread is cancelled inside system. */
+/* Results of popen, pclose, fclose and system, which are not libc's own here; and a thread is cancelled inside system. */
 static void *sleep_in_shell(void *argument) {
     (void)argument;
     if (system("exec sleep 100") == -1) fail("system");
@@ -1176,7 +1176,7 @@ static void child_ends_a(struct side *side) {
 }
 static void child_ends(void) { two_processes(AF_INET, child_ends_a, echo_until_end); }
 
-/* What a new owner does first with a connection in which bytes lie unread only asks, or changes how it goes on. */
+/* The first call of a new owner on a connection with unread bytes only asks for something, or changes how it goes on. */
 enum { BY_POLL, BY_SELECT, BY_EPOLL, BY_COUNT, BY_BLOCKING, FIRSTS };
 static void own(int fd, int first, int turn) {
     struct epoll_event event = {.events = EPOLLIN};
@@ -1360,7 +1360,7 @@ static void passed_self_b(struct side *side) {
 }
 static void passed_self(void) { two_processes(AF_INET, passed_self_a, passed_self_b); }
 
-/* A connection that nobody has used yet is handed on by exec, and its old owner uses it first. */
+/* A connection that was not used yet is handed on by exec, and its old owner uses it first. */
 static void exec_fresh_a(struct side *side) {
     int go[2], fd = (int)MUST(accept(side->listener, NULL, NULL));
     MUST(pipe(go));
@@ -1649,7 +1649,7 @@ static void exec_over(void) {
     else two_processes(AF_INET, exec_over_a, exec_over_b);
 }
 
-/* An image that is handed a connection nobody has used yet gives it to a child, which uses it, and goes on itself. */
+/* An image gets a connection that was not used yet, and gives it to a child, which uses it; the image goes on itself. */
 static void use_it(int fd, int channel) {
     (void)channel;
     warm(fd, true);
@@ -1687,7 +1687,7 @@ static int in_vfork(const char *path, char **arguments, char **environment, int 
     return ended(child);
 }
 
-/* A child of vfork executes with a busy connection in the place of one that nobody has used yet; the second round's program
+/* A child of vfork executes with a busy connection in the place of one that was not used yet; the second round's program
  * does not load what this one may have been made to load. The old owner then uses both. */
 static void vfork_dup_a(struct side *side) {
     for (int round = 0; round < 2; round++) {
@@ -1775,7 +1775,7 @@ static void not_given_b(struct side *side) {
 }
 static void not_given(void) { two_processes(AF_INET, not_given_a, not_given_b); }
 
-/* What runs behind the destructors of a process reads what was unread, and sends, on its connection; at quick_exit, too. */
+/* Code that runs after the destructors of a process reads unread bytes, and sends, on its connection; at quick_exit, too. */
 static int last_fd = -1;
 static void use_last(void) {
     SHOW(recv(last_fd, in, 3, 0));

@@ -11,7 +11,7 @@
  * At a random point the victim (or one of two that share an end) is killed, aborts, _exits or executes this program
  * anew: by the driver, after a random time; by a signal handler of its own, so in the middle of any instruction; or
  * between two calls. The connection is closed by the execution, or goes on in the new image, by its number or as
- * standard input; an image that has not the library keeps it for a while. Meanwhile anybody is stopped and continued.
+ * standard input; an image that has not the library keeps it for a while. Meanwhile processes are stopped and continued at random.
  * A process that goes on with an end that another has left in the middle of a call begins an epoch of its stream, and
  * finds out what was read last.
  *
@@ -64,7 +64,7 @@ enum { PATTERN = 65521, BIGGEST = 300 * 1024, READ = 60000, TAIL = 24 };
 enum { VICTIM, SURVIVOR };
 enum { PING, THREADS, POLL, LEVEL, EDGE, SPIN, STYLES };
 enum { FORKED, EXECUTED, KIN };
-/* What an end sends: nothing, as much as it gets, with pauses, all the time. */
+/* How much an end sends: nothing, as much as it gets, with pauses, all the time. */
 enum { NOTHING, ANSWERS, PAUSES, ALWAYS };
 enum { NEVER, SLOWLY, AT_ONCE };
 enum { BY_DRIVER, BY_HANDLER, BY_COUNT };
@@ -132,7 +132,7 @@ static int memory = -1, port, lane_index;
 static struct lane *lane;
 static unsigned char pattern[PATTERN + BIGGEST];
 static char *bare[512]; /* the environment without the library */
-/* Of the driver, which is root then: who the two ends are, and where. */
+/* Settings of the driver, which is root then: the users of the two ends, and their namespaces. */
 static unsigned users[2];
 static int nets[2] = {-1, -1};
 
@@ -225,7 +225,7 @@ static void take_out(struct side *s, int hand) {
     h->want = 0;
 }
 
-/* Takes its direction in; of a dead reader nobody knows what it has read. */
+/* Accounts for its direction; what a dead reader has read is not known. */
 static void take_in(struct side *s, int hand) {
     struct half *h = &s->in;
     if (!take(s, h, hand)) return;
@@ -367,7 +367,7 @@ static ssize_t step_in(int side, int hand, int fd, size_t size, uint64_t *random
 
 /* ---- Fates ---- */
 
-/* What the survivor has certainly sent before the target dies. */
+/* The bytes that the survivor has certainly sent before the target dies. */
 static void sample(void) { lane->survivor_sent = lane->side[SURVIVOR].out.done[lane->side[SURVIVOR].out.epoch]; }
 
 static int fate_fd = -1, fate_hand;
@@ -434,7 +434,7 @@ static size_t some(uint64_t *random, int big) {
     return 1 + pick(random, kind < 3 ? 40 : kind < 6 ? (uint32_t)(big / 8 + 1) : (uint32_t)big);
 }
 
-/* What one process at one end works with. */
+/* The data of one process at one end. */
 struct work {
     int side, hand, fd;
     uint64_t random;
@@ -447,7 +447,7 @@ static bool leaving(struct work *w) {
     return w->side == SURVIVOR ? lane->side[SURVIVOR].in.over : lane->finish;
 }
 
-/* The victim's orderly end, if nobody died: it sends no more, and reads all. */
+/* The victim's orderly end, if no process died: it sends no more, and reads all. */
 static void finish(struct work *w) {
     if (w->side != VICTIM) return;
     int flags = fcntl(w->fd, F_GETFL);
@@ -783,7 +783,7 @@ static void judge(void) {
     }
 }
 
-/* Nobody ends but as it was planned. */
+/* No process ends otherwise than planned. */
 static void see_status(pid_t pid, int status) {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
     if (WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGABRT)) return;
@@ -896,7 +896,7 @@ static struct plan plan_of(uint64_t random) {
     }
     if (pick(&random, 4) == 0) p.style[0] = p.style[1] = PING;
     if (pick(&random, 8) == 0 && p.style[0] != PING) p.reads[VICTIM] = NEVER;
-    /* Somebody has to begin. */
+    /* One of the ends has to begin. */
     if (p.drive[0] <= ANSWERS && p.drive[1] <= ANSWERS) p.drive[pick(&random, 2)] = PAUSES + (int)pick(&random, 2);
     p.fork_after = (int)pick(&random, 60);
     switch (pick(&random, 8)) {
@@ -923,7 +923,7 @@ static struct plan plan_of(uint64_t random) {
     p.later = pick(&random, 3000);
     p.second = pick(&random, 2) ? KILL : ORDERLY;
     p.stops = pick(&random, 3) == 0 ? 1 + (int)pick(&random, 4) : 0;
-    /* Of an image that the handler of a survivor's child executes nobody knows. */
+    /* The driver does not know of an image that a handler in a survivor's child executes. */
     if (p.target_side == SURVIVOR && p.fate == EXEC) p.fate = EXIT;
     if (p.fate == EXEC && p.style[VICTIM] == THREADS && !shared->beside) p.style[VICTIM] = POLL + (int)pick(&random, 4);
     return p;
@@ -945,7 +945,7 @@ static bool is_gone(pid_t pid) {
         if (name_end) {
             sscanf(name_end + 2, "%c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d", &state, &threads);
         }
-        /* Where another thread executes a program, it takes the first one's place: what is said just then may be of the first. */
+        /* If another thread executes a program, it takes the first thread's place; a report from that moment may be about the first. */
         if (threads > 0 && state != 'X') return state == 'Z' && threads == 1;
     }
 }
@@ -1032,7 +1032,7 @@ static void generation(pid_t survivor, uint32_t number) {
             victim->pid[0] = getpid();
             signal(SIGPIPE, SIG_IGN);
             become(VICTIM);
-            /* What a process has of an IPC namespace that it leaves is nothing that a container has. */
+            /* Memory of an IPC namespace that a process leaves is nothing that a container has. */
             if (p->family == EXECUTED || nets[VICTIM] != -1) execute("victim", 0, 0, environ);
             be_victim(-1);
         }
@@ -1144,7 +1144,8 @@ static void drive(uint32_t only, bool repeated, long deadline, uint64_t most) {
 
 /* ---- What is left ---- */
 
-/* Segments of the library's lengths that one of ours has made and nobody has; a library that was killed at it leaves one to the next process. */
+/* Segments of the library's lengths that one of our processes has made and no process has attached; a process that is killed while
+ * it makes one leaves it to the next process. */
 static int left(bool say) {
     FILE *table = fopen("/proc/sysvipc/shm", "r");
     char line[512];
@@ -1161,7 +1162,7 @@ static int left(bool say) {
     return count;
 }
 
-/* Of Underpass's processes the next one that looks for its user's directory removes them: here is one. */
+/* The next process under Underpass that looks for its user's directory removes them: this runs one. */
 static void be_next_process(void) {
     pid_t driver = (pid_t)must(fork(), "fork");
     if (driver == 0) {
