@@ -17,7 +17,7 @@ use underpass_segment::config::SocketPath;
 pub enum Contact {
     /// The setting `broker` names no socket.
     Unasked,
-    /// Nobody listens.
+    /// No daemon listens.
     Absent,
     /// This user may not ask.
     Barred(io::Error),

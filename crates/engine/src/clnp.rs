@@ -72,7 +72,7 @@ pub struct Internet {
     /// Octets of the longest packet, LLC not counted.
     mtu: usize,
     pairs: Vec<Pair>,
-    /// By own address and the other's.
+    /// Indices of pairs, by this end's address and the other's.
     known: HashMap<(Nsap, Nsap), u32>,
     addresses: HashSet<Nsap>,
     /// Octets of header in front of a user's buffer that is lent below, by frame; 0 of the pool's.

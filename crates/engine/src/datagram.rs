@@ -29,7 +29,7 @@ pub struct Counters {
 pub struct Datagram {
     arena: Arena,
     own: SocketAddr,
-    /// By their addresses, and what goes in front of packets to them.
+    /// The peers by their addresses, each with the headers in front of packets to it.
     peers: Table<SocketAddr, Template>,
     counters: Counters,
 }

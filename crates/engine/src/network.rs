@@ -14,7 +14,7 @@ use underpass_link::table::Table;
 pub struct Inactive {
     arena: Arena,
     own: Mac,
-    /// By their addresses as numbers, and what goes in front of packets to them but for the length.
+    /// The peers by their addresses as numbers, each with the headers in front of packets to it, without the length.
     peers: Table<u64, [u8; HEADERS], BuildHasherDefault<Spread>>,
     unknown: u64,
 }

@@ -18,7 +18,7 @@ use underpass_link::arena::Buffer;
 pub struct Time(pub u64);
 
 impl Time {
-    /// So many nanoseconds later.
+    /// The time so many nanoseconds later.
     #[inline]
     #[must_use]
     pub fn after(self, nanoseconds: u64) -> Time {
@@ -119,7 +119,7 @@ pub enum Indication {
         cep: Cep,
         /// Octets of one data request at most.
         most: u32,
-        /// Of the user at the other end.
+        /// User data from the user at the other end.
         user_data: Vec<u8>,
     },
     /// A connection request has failed, before there was a connection.

@@ -38,7 +38,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// So many threads on these processors.
+    /// A placement of so many threads on these processors.
     pub fn of(threads: usize, processors: &[usize]) -> Placement {
         match processors.get(..threads) {
             Some(own) => Placement::Own(own.to_vec()),
@@ -81,7 +81,7 @@ pub struct Running {
     placement: Placement,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Worker>>,
-    /// Of the threads that sleep on descriptors.
+    /// The bells of threads that sleep on descriptors.
     bells: Vec<Arc<Bell>>,
 }
 

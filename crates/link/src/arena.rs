@@ -162,8 +162,8 @@ impl Geometry {
     }
 }
 
-/// A mapping of its own: a driver registers whole pages, and what a device may still write to once it was told to stop must
-/// not be anybody else's by then, as memory that goes back to an allocator would be.
+/// A mapping of its own: a driver registers whole pages, and a device may still write to them after it was told to
+/// stop. By then they must not belong to another part of the program, as memory could that goes back to an allocator.
 struct Memory {
     octets: NonNull<[u8]>,
     pages: Pages,

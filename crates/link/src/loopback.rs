@@ -138,7 +138,7 @@ impl Link for Loopback {
             packets.push(buffer);
             put(&mut self.read, packet);
         }
-        // Before anybody can send these buffers again, or there would be no room for them.
+        // This comes before the other end can send these buffers again; otherwise there would be no room for them.
         self.come.release();
         self.read.publish();
         count

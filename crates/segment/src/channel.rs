@@ -45,7 +45,7 @@ laid_out! {
         /// How often readers of either side may have left unread bytes to senders that do not know of it: see
         /// [`Channel::departures`].
         departures: AtomicU32,
-        /// By side of the reader.
+        /// The groups of readers of each side.
         groups: [[Group; GROUPS]; 2],
     }
 }
@@ -225,7 +225,8 @@ impl Pool {
 
 /// One connection's channel as one end sees it.
 ///
-/// Whole words without a niche, because each call copies it: an `Option` around it is then a copy as well.
+/// A channel in this process's memory. It consists of whole words without a niche, because each call copies it: an
+/// `Option` around it is then a copy as well.
 #[derive(Clone, Copy, Debug)]
 pub struct Channel {
     base: *mut u8,

@@ -256,7 +256,7 @@ impl Lock {
                 return Entered::Nested;
             }
             if owner != 0 && self.asleep.load(Acquire) & ASLEEP != 0 {
-                // Nobody may check again, so this tests now whether the owner has died.
+                // No later check is certain, so this one tests whether the owner has died.
                 return if self.inherit(owner, me) { Entered::AfterDeath } else { Entered::Asleep };
             }
             // An owner that is known to be gone need not be tested.

@@ -293,7 +293,7 @@ impl Tap {
         Ok(Tap { memory, order, head: 0, damaged: 0 })
     }
 
-    /// By which senders find it.
+    /// The name by which senders find the tap.
     pub fn name(&self) -> Name {
         Name { id: self.memory.mapping.id(), order: self.order }
     }

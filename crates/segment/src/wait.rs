@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn long_waits_are_slept_through_but_for_the_probes() {
         let (cost, polled) = cost([1000; 6400]);
-        // Those by which it learns, and one in 64.
+        // The first probes, by which it learns, and one wait in 64.
         let probes = 2 + 6400 / PROBE_EVERY;
         assert!(polled <= probes, "{polled}");
         assert!(cost <= 6400 * SLEEP + u64::from(probes) * LONGEST, "{cost}");

@@ -127,7 +127,7 @@ pub fn users() -> Vec<u32> {
     users
 }
 
-/// Those of `cookies` for which orders wait, with errors as for [`look`].
+/// The cookies among these for which orders wait, with errors as for [`look`].
 ///
 /// # Errors
 /// As for [`look`].

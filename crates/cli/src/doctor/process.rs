@@ -34,7 +34,7 @@ pub enum ProcessError {
     /// The process is a thread of the kernel, and runs no program.
     #[error("process {0} ({1}) belongs to the kernel itself and runs no program; name one that does")]
     Kernel(String, String),
-    /// It belongs to somebody else.
+    /// The process belongs to another user.
     #[error("process {pid} belongs to user {user}: say it as that user, or as root")]
     Foreign {
         /// Its number.

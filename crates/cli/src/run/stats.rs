@@ -33,7 +33,7 @@ impl Sink {
     pub fn write(&mut self, text: &str) -> Result<(), RunError> {
         match self {
             Sink::Stderr => {
-                // Nobody is left to tell if that fails.
+                // If that fails, there is no other place for the message.
                 let _ = io::stderr().write_all(text.as_bytes());
                 Ok(())
             }

@@ -29,7 +29,7 @@ enum WrongSubject {
     /// There is no such process.
     #[error("there is no process {0}; `underpass ss` lists the processes under Underpass and their connections")]
     NoProcess(u32),
-    /// It is somebody else's.
+    /// The process belongs to another user.
     #[error("process {pid} belongs to user {user}, and connections are moved by their own user: say it as that user")]
     Foreign {
         /// Its number.

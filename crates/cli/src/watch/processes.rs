@@ -52,7 +52,7 @@ impl Processes {
         self.names.clone()
     }
 
-    /// Those that have the socket of this inode, in order.
+    /// The processes that have the socket of this inode, in order.
     pub fn holders(&self, inode: u64) -> Vec<Holder> {
         let holders = self.by_inode.get(&inode).filter(|_| inode != 0);
         holders.into_iter().flatten().filter_map(|&(pid, fd)| self.holder(pid, Some(fd))).collect()

@@ -37,7 +37,7 @@ const AT_ONCE: usize = 256;
 const EVENTS: usize = 256;
 /// A client that says nothing for so long is disconnected. Its asks stay, and it may come back.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How often the daemon looks for what is over, while there is anybody.
+/// How often the daemon looks for connections and waits that are over, while there are clients.
 const TIDY: Duration = Duration::from_secs(1);
 /// How often connections are let go of, unless there are many.
 const BURY: Duration = Duration::from_millis(10);

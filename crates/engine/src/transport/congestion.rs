@@ -12,9 +12,9 @@ use crate::service::Time;
 /// The window in 1/256 of a TPDU.
 const ONE: u32 = 256;
 const MS: u64 = 1_000_000;
-/// By how much Reno's window grows with each round trip where it shrinks by three tenths only, 3 · (1 − 0.7) / (1 + 0.7) = 0.53, in
-/// 1/256. RFC 9438 has it grow by one from where it was cut last; Linux does not, and a sender that does gets more than
-/// Linux.
+/// How much Reno's window grows with each round trip if it shrinks by only three tenths: 3 · (1 − 0.7) / (1 + 0.7) =
+/// 0.53, in 1/256. In RFC 9438 it grows by one from the size at which it was cut last. Linux does not do so, and a
+/// sender that does gets more than Linux.
 const RENO: u64 = 136;
 /// How far from its middle the cubic curve is looked at, in ms.
 const REACH: i64 = 100_000;
@@ -80,7 +80,7 @@ impl Congestion {
         (self.cubic.middle, self.cubic.origin) = (self.window, None);
     }
 
-    /// So many were acknowledged, of a window that was in use, in a network of long round trips.
+    /// So many DTs were acknowledged, the window was in use, and the network has long round trips.
     pub fn compete(&mut self, acknowledged: u32, round_trip: u64, now: Time) {
         let (window, acknowledged) = (u64::from(self.window), u64::from(acknowledged));
         if self.begins() {

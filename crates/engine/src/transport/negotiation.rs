@@ -215,7 +215,7 @@ impl Transport {
             }
             return;
         }
-        // One that proposes class 4 has a checksum whatever it proposes (§6.17.3).
+        // A CR that proposes class 4 must have a checksum, whatever it proposes about checksums (§6.17.3).
         if cr.dst_ref != 0 || cr.class == Class::Four && !cr.checksum {
             self.counters.unexpected += 1;
             return;

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 #[derive(Debug, Default)]
 pub(super) struct References {
     secret: u64,
-    /// By peer.
+    /// A table for each peer.
     tables: Vec<Table>,
     /// References of connections that are gone, until when they are frozen.
     frozen: VecDeque<Frozen>,

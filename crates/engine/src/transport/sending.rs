@@ -464,8 +464,8 @@ impl Transport {
         }
         sending.attempts = sending.attempts.saturating_add(1);
         sending.backoff = sending.backoff.saturating_add(1);
-        // By time and not by number: where round trips are short, N attempts are over while a switch learns another way. An ED may
-        // wait for a user that reads nothing, while the other end is not silent.
+        // The limit is a time and not a number of attempts: with short round trips, N attempts are over while a switch
+        // still learns another way. An ED may wait for a user that reads nothing, while the other end is not silent.
         if first.is_some() && now.since(sending.stalled) >= self.config.times.i {
             return self.give_up(index, now, out);
         }

@@ -203,7 +203,7 @@ impl Way {
         self.under_way += 1;
         self.second = self.is_wide() && !self.second;
         if self.second {
-            // Of a round trip's window: four fifths, or half.
+            // The packets of a window are spread over four fifths of a round trip, or over half of it.
             let share = 2 * self.round_trip / u64::from(self.congestion.window().max(1));
             let apart = if self.congestion.begins() { share / 2 } else { share / 5 * 4 };
             self.next = Time(self.next.0.max(now.0.saturating_sub(BURST))).after(apart);
@@ -244,8 +244,9 @@ impl Way {
         self.under_way = self.under_way.saturating_sub(count);
     }
 
-    /// So many DTs of a connection were acknowledged, of which so many had not come out of order before. `sample` is of the
-    /// last of them, if it was measured. Whether the way itself has become longer.
+    /// `count` DTs of a connection were acknowledged; `fresh` of them had not been acknowledged out of order before.
+    /// `sample` is the round trip of the last one, if it was measured. Returns whether the way itself has become
+    /// longer.
     pub fn acknowledged(
         &mut self,
         connection: u32,

@@ -58,7 +58,7 @@ impl Idle {
         [processor, memory].map(|plan| if self.limited { plan.note(limit.clone()) } else { plan }).to_vec()
     }
 
-    /// Those of the helper program, at either end.
+    /// The arguments of the helper program, at either end.
     pub fn arguments(&self, lab: &Lab) -> Vec<String> {
         arguments!["--count", self.connections, "--seconds", if lab.quick { 1 } else { 2 }]
     }

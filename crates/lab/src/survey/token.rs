@@ -102,7 +102,7 @@ impl Token {
             file.as_file().set_permissions(Permissions::from_mode(0o600))?;
             let text: String = random()?.iter().map(|octet| format!("{octet:02x}")).collect();
             writeln!(file, "{text}")?;
-            // Whole or not at all, for another agent that is started here now.
+            // The file appears whole or not at all, for another agent that is started here now.
             file.persist_noclobber(path).map(drop).map_err(|error| error.error)
         };
         if path.exists() {

@@ -67,7 +67,7 @@ impl Insiders {
         Self::kept(self.0.load(SeqCst)) == Kept::Descriptor(fd)
     }
 
-    /// Nobody is inside; what was kept.
+    /// Notes that no thread is inside, and returns what was kept.
     pub fn clear(&self) -> Kept {
         Self::kept(self.0.swap(0, SeqCst))
     }

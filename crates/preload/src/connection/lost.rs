@@ -6,7 +6,7 @@
 
 use underpass_segment::sync::{AcqRel, AtomicU32, Relaxed};
 
-/// So many are kept.
+/// How many are kept.
 const MOST: usize = 64;
 
 /// Index + 1 of each; 0: none.

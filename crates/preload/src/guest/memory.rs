@@ -114,7 +114,7 @@ impl<T> Reserved<T> {
 }
 
 impl Reserved<u8> {
-    /// So many zeros; `None` without address space.
+    /// A list of so many zeros; `None` without address space.
     pub fn zeros(len: usize) -> Option<Reserved<u8>> {
         let mut list = Reserved::new(len)?;
         list.len = len;
@@ -176,7 +176,7 @@ impl<T, const PIECES: usize> Sparse<T, PIECES> {
     /// Makes all elements zero again.
     ///
     /// # Safety
-    /// Nobody may use any of them meanwhile.
+    /// No thread may use any of the elements meanwhile.
     pub unsafe fn clear(&self) {
         for place in &self.0 {
             if let Some(piece) = NonNull::new(place.load(Acquire)) {

@@ -177,7 +177,7 @@ impl Family {
         if now.wrapping_sub(members.swept.load(Relaxed)) < PAUSE_NS {
             return;
         }
-        // By namespace and number, because the other process may be one that this one cannot ask for.
+        // A process is noted by namespace and number, because this one may not be able to ask the kernel about it.
         let me = namespaces & !u64::from(u32::MAX) | kernel::process_id() as u64;
         let before = members.sweeper.load(Relaxed);
         let is_free = before == 0 || (before ^ me) >> 32 == 0 && kernel::process(before as u32) == Process::Gone;

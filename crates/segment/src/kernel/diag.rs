@@ -161,7 +161,7 @@ fn diagnose(family: u8, local: &Address, remote: &Address) -> Result<Peer, Errno
 /// Asks the kernel `about` one socket; the length of its reply.
 ///
 /// # Errors
-/// Those of the calls, and the kernel's answer.
+/// The errors of the calls, and the error that the kernel answers.
 fn ask(about: &[u8], reply: &mut [u8; 512]) -> Result<usize, Errno> {
     const SOCK_DIAG_BY_FAMILY: u16 = 20;
     const NLMSG_ERROR: u16 = 2;

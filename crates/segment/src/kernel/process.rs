@@ -74,7 +74,7 @@ pub fn thread_id() -> u32 {
 /// The same without a system call: libc writes it into a recursive mutex that the thread locks.
 #[cfg(target_env = "gnu")]
 fn thread_id_by_libc() -> u32 {
-    /// Of `__owner`, behind `__lock` and `__count`: part of glibc's ABI (bits/struct_mutex.h).
+    /// The index of `__owner`, behind `__lock` and `__count`: part of glibc's ABI (bits/struct_mutex.h).
     const OWNER: usize = 2;
     let mut mutex = libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
     let mutex = &raw mut mutex;

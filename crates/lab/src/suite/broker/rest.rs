@@ -46,7 +46,7 @@ impl Experiment for Daemon {
         let daemon = self.means.daemon(&folder.path().join("broker.sock"))?;
         let pids = family(daemon.pid())?;
         let total = |what: fn(u32) -> Result<u64>| pids.iter().map(|pid| what(*pid)).sum::<Result<u64>>();
-        // By then the daemon has forgotten the client that looked whether it listens.
+        // After this, the daemon has forgotten the client that looked whether it listens.
         sleep(Duration::from_secs(3));
         let before = total(processor_ns)?;
         let rest = Duration::from_secs(if lab.quick { 1 } else { 3 });

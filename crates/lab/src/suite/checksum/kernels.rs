@@ -97,7 +97,7 @@ pub enum Contestant {
     InternetChecksum,
     /// The crate etherparse.
     Etherparse,
-    /// Nobody: the octets are copied.
+    /// No sum: the octets are only copied.
     Copy,
 }
 

@@ -73,7 +73,7 @@ fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
     end.reading.receiver.store(0, Relaxed);
     end.reading.taking.store(0, Relaxed);
     end.sending.lock.forsake_all();
-    // Nobody else can come for it.
+    // No other image or process can come for the end.
     end.owners.end_loans();
 }
 

@@ -176,7 +176,7 @@ impl Arrived {
     }
 }
 
-/// So many elements from offset `from` of a file on; `None` if it has fewer. Any bytes must be a valid `T`.
+/// Reads so many elements from offset `from` of a file on; `None` if it has fewer. Any bytes must be a valid `T`.
 fn read<T: Copy>(fd: i32, from: &mut usize, count: usize) -> Option<Reserved<T>> {
     let mut list = Reserved::<T>::new(count)?;
     let bytes = count * size_of::<T>();

@@ -46,7 +46,7 @@ const MOST_SCRIPTS: usize = 5;
 pub const MOST_PATH: usize = 4096;
 
 impl Identity {
-    /// Of the file `path`, if it can be read.
+    /// The identity of the file `path`, if it can be read.
     pub fn of(path: *const c_char) -> Option<Identity> {
         File::open(libc::AT_FDCWD, path).ok()?.identity()
     }

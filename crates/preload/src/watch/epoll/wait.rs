@@ -160,7 +160,7 @@ fn wait_in_vain(
 fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call: &Call<'_>, rests: bool) -> c_int {
     let look = |at, most| {
         if is_quiet() {
-            // By the program's own call.
+            // The kernel is asked by the program's own call.
             return call.ask(at, most, Some(AT_ONCE));
         }
         // SAFETY: the kernel writes at most as many events as it is told.

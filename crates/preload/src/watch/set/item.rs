@@ -80,7 +80,7 @@ impl Flags {
         Flags(self.0 | flags.0)
     }
 
-    /// Those of `flags` that are up.
+    /// The flags among `flags` that are up.
     pub(super) fn only(self, flags: Flags) -> Flags {
         Flags(self.0 & flags.0)
     }

@@ -340,7 +340,7 @@ impl Bench {
                     self.interrupted();
                 });
                 told.sort_unstable();
-                // Of what a handler closes meanwhile the kernel need not be told.
+                // If a handler closes a descriptor meanwhile, the kernel need not be told of it.
                 let closed: Vec<i32> = self.closed.borrow().iter().map(|it| it.fd).collect();
                 let expected: Vec<_> = FDS.filter_map(|fd| self.model.tell(fd)).collect();
                 assert!(expected.iter().all(|it| told.contains(it)), "{told:?} {expected:?}");
