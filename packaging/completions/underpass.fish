@@ -35,7 +35,7 @@ complete -c underpass -n "__fish_underpass_needs_command" -f -a "top" -d 'Watch 
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "metrics" -d 'Tell Prometheus how the connections of programs under Underpass fare'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "pin" -d 'Move a live connection to kernel TCP, and keep it there'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "unpin" -d 'Let a connection go up again that `underpass pin` has moved to kernel TCP'
-complete -c underpass -n "__fish_underpass_needs_command" -f -a "capture" -d 'Write what fast connections carry to a file for Wireshark, as tcpdump does of others'
+complete -c underpass -n "__fish_underpass_needs_command" -f -a "capture" -d 'Write what fast connections carry to a file for Wireshark, as tcpdump does for kernel TCP'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "bench" -d 'Measure kernel TCP against Underpass with unmodified programs'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "demo" -d 'Show within three minutes what to expect, and leave a record and a report'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "report" -d 'Draw records as one HTML page, with the figures of the papers beside them'
@@ -60,7 +60,7 @@ io_uring=auto\t''
 io_uring=deny\t''
 io_uring=allow\t''"
 complete -c underpass -n "__fish_underpass_using_subcommand run" -l json -d 'Write these statistics as JSON (implies --stats)'
-complete -c underpass -n "__fish_underpass_using_subcommand run" -s q -l quiet -d 'Do not say when a program cannot be helped'
+complete -c underpass -n "__fish_underpass_using_subcommand run" -s q -l quiet -d 'Do not say when a program cannot be accelerated'
 complete -c underpass -n "__fish_underpass_using_subcommand run" -l at-once -d 'Let connections go fast from their first byte, short ones too (go_up_messages=0, go_up_bytes=0)'
 complete -c underpass -n "__fish_underpass_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand doctor" -l config -d 'Read this configuration file instead of the usual one' -r -F
@@ -78,7 +78,7 @@ io_uring=allow\t''"
 complete -c underpass -n "__fish_underpass_using_subcommand doctor" -l json -d 'As JSON'
 complete -c underpass -n "__fish_underpass_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand diff" -l rounds -d 'Runs on each side' -r
-complete -c underpass -n "__fish_underpass_using_subcommand diff" -l ignore -d 'Leave out lines in which this is found, since they differ by nature (times, process numbers); may be repeated' -r
+complete -c underpass -n "__fish_underpass_using_subcommand diff" -l ignore -d 'Leave out lines that match, because they differ from run to run (times, process numbers); may be repeated' -r
 complete -c underpass -n "__fish_underpass_using_subcommand diff" -l timeout -d 'End a run that takes longer' -r
 complete -c underpass -n "__fish_underpass_using_subcommand diff" -l config -d 'Read this configuration file instead of the usual one' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand diff" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r -f -a "mode=on\t''
@@ -137,7 +137,7 @@ complete -c underpass -n "__fish_underpass_using_subcommand capture" -s w -l wri
 complete -c underpass -n "__fish_underpass_using_subcommand capture" -s c -l count -d 'End after so many packets' -r
 complete -c underpass -n "__fish_underpass_using_subcommand capture" -l duration -d 'End after so many seconds' -r
 complete -c underpass -n "__fish_underpass_using_subcommand capture" -l buffer -d 'Size of the buffer, in MiB, rounded up to a power of two' -r
-complete -c underpass -n "__fish_underpass_using_subcommand capture" -l json -d 'Say at the end how much it was as JSON, on standard error'
+complete -c underpass -n "__fish_underpass_using_subcommand capture" -l json -d 'Print the totals as JSON at the end, on standard error'
 complete -c underpass -n "__fish_underpass_using_subcommand capture" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l only -d 'Only figures with this text in their name' -r
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l json -d 'Write the record, with every sample and the host, as JSON' -r -F
@@ -180,9 +180,9 @@ complete -c underpass -n "__fish_underpass_using_subcommand report" -s o -l outp
 complete -c underpass -n "__fish_underpass_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand advise" -s o -l output -d 'Write the placement to this file' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand advise" -l json -d 'With --check: write the cases, with each predicted and measured gain, as JSON' -r -F
-complete -c underpass -n "__fish_underpass_using_subcommand advise" -l record -d 'With --check: write what was measured as a record, after each experiment; what it has of an earlier run of the same check is not measured again' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -l record -d 'With --check: write what was measured as a record, after each experiment; what the record has from an earlier run of the same check is not measured again' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand advise" -l minutes -d 'With --check: begin no experiment when so many minutes are over; the same command with the same --record goes on' -r
-complete -c underpass -n "__fish_underpass_using_subcommand advise" -l endpoints -d 'With --check: the endpoints of a survey, as for underpass survey; those of survey --local are made again by themselves, as root' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -l endpoints -d 'With --check: the endpoints of a survey, as for underpass survey; the endpoints of survey --local are made again without this, as root' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand advise" -l seed -d 'With --check: the seed of the order of measurements' -r
 complete -c underpass -n "__fish_underpass_using_subcommand advise" -l samples -d 'Samples of each side (default: 5, of checksum 10, of demo 3, with --quick 1)' -r
 complete -c underpass -n "__fish_underpass_using_subcommand advise" -l config -d 'Read this configuration file instead of the usual one' -r -F
@@ -240,7 +240,7 @@ complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "metrics" -d 'Tell Prometheus how the connections of programs under Underpass fare'
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "pin" -d 'Move a live connection to kernel TCP, and keep it there'
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "unpin" -d 'Let a connection go up again that `underpass pin` has moved to kernel TCP'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "capture" -d 'Write what fast connections carry to a file for Wireshark, as tcpdump does of others'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "capture" -d 'Write what fast connections carry to a file for Wireshark, as tcpdump does for kernel TCP'
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "bench" -d 'Measure kernel TCP against Underpass with unmodified programs'
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "demo" -d 'Show within three minutes what to expect, and leave a record and a report'
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "report" -d 'Draw records as one HTML page, with the figures of the papers beside them'

@@ -9,7 +9,7 @@
 //
 // A line is a side, the number of a connection (0 to 2), a word and what more there is to say: `A0 send call=writev len=300`.
 // A small letter is a child that its side has forked and that lives on, if there is one. What is left out has a default. fd=
-// chooses one of three descriptors; via=thread or via=child lets somebody else do it; look= is how to settle.
+// chooses one of three descriptors; via=thread or via=child lets another thread or a child do it; look= is how to settle.
 //
 //   A0 connect nodelay= nonblock=            made by A. nonblock: accept4 with SOCK_NONBLOCK
 //   A0 send call= len= flags= shape=         shape: how the bytes are divided among buffers
@@ -32,7 +32,7 @@
 //   A succeed how=                           its parent's end: the child takes its place
 //   pause us=
 //
-// Where an operation does not return for PLAY_PATIENCE_MS, 12000 without it, it hangs. With PLAY_HOLD the processes then stay, to
+// If an operation does not return for PLAY_PATIENCE_MS, 12000 without it, it hangs. With PLAY_HOLD the processes then stay, to
 // be looked at.
 //
 // Marks in the output: `id=bits` is an event of a level-triggered registration, and must agree. `id~bits` is one of an
@@ -67,10 +67,10 @@
 
 enum { SLOTS = 3, DUPS = 3, SETS = 3, LEVEL = 0, EDGE = 1, NEST = 2, NESTED_ID = 99, PARTS = 4, NODES = 4 };
 enum { SMALL = 20000, LARGE = 1 << 20, CHUNK = 65536, LATE_MS = 3000, HANG_MS = 12000 };
-// So much the kernel takes whole while nobody reads, sent in large pieces.
+// So much the kernel takes whole without a reader, sent in large pieces.
 enum { UNREAD = 150000 };
 
-// What a side can be told to do.
+// The operations that a side can do.
 enum { LISTEN, CONNECT, ACCEPT, SEND, RECEIVE, POLL, CONTROL, EPOLL, INQUIRE, OPTION, BLOCKING, SHUTDOWN, CLOSE, DUP, NAME,
        OUTQ, SETTLE, WRITABLE, FILL, DRAIN, QUIT, FORK, REAP, JOIN };
 enum { WRITE, WRITEV, SENDC, SENDTO, SENDMSG, SENDMMSG, SENDFILE, PWRITEV2, SPLICE_IN, SEND_ALL };
@@ -95,7 +95,7 @@ struct reply {
     char text[400];
 };
 
-// What the driver and the processes of both sides share: side 0 is the nodes 0 and 1, side 1 is 2 and 3.
+// Shared by the driver and the processes of both sides: side 0 is the nodes 0 and 1, side 1 is 2 and 3.
 static struct {
     int pipes[NODES][2];
     struct reply reply[NODES];
@@ -379,7 +379,7 @@ static void do_receive(const struct command *c, struct reply *r)
     r->error = r->value < 0 ? errno : 0;
     if (r->value > 0 && !(c->flags & (MSG_TRUNC | MSG_OOB)))
         judge(c, r, bytes, (size_t)r->value);
-    // What was not received must be untouched.
+    // The part of the buffer behind what was received must be untouched.
     bool none = r->value <= 0 || (c->flags & MSG_TRUNC && c->call != READ && c->call != READV && c->call != PREADV2);
     if (c->call != RECVMMSG && c->call != RECV_ALL)
         for (size_t i = none ? 0 : (size_t)r->value; i < c->length + 64; i++)
@@ -1113,13 +1113,13 @@ static void changed(struct connection *c)
     c->half[0].dirty = c->half[1].dirty = true;
 }
 
-// What a successful send of n bytes does to the model.
+// Updates the model after a successful send of n bytes.
 static void sent(struct connection *c, int who, long n)
 {
     struct half *other = &c->half[!who];
     if (n <= 0)
         return;
-    if (!other->open || (other->fin && other->deaf)) { // nobody will read it: the kernel answers with a reset
+    if (!other->open || (other->fin && other->deaf)) { // no process will read it: the kernel answers with a reset
         c->reset = true;
         changed(c);
         return;
@@ -1219,7 +1219,7 @@ static void forget(int slot, int who, int process, int k)
             control(slot, who, process, k, set, EPOLL_CTL_DEL, 0);
 }
 
-// What the model says if the last descriptor has gone.
+// Updates the model after the last descriptor has gone.
 static void gone(int slot, int who)
 {
     struct connection *c = &connections[slot];
@@ -1292,7 +1292,7 @@ static void send_line(int slot, int who, int process)
     struct half *h = &c->half[who];
     uint64_t waiting = unread(c, !who);
     struct command order = of(SEND, slot, who, process);
-    if (c->half[!who].killed && !c->half[!who].open) // that nobody reads it, this side learns later
+    if (c->half[!who].killed && !c->half[!who].open) // this side learns later that no process reads it
         return;
     order.call = choice("call", SEND_NAMES);
     order.via = choice("via", VIA_NAMES);
@@ -1351,7 +1351,7 @@ static void receive_line(int slot, int who, int process)
         order.length = order.length > waiting ? waiting : order.length;
         order.length = order.length > 60000 ? 60000 : order.length ? order.length : 1; // a pipe holds no more
     }
-    // Where it would wait for ever it must not wait, or only for a short time.
+    // If it would wait for ever, it must not wait, or only for a short time.
     uint64_t need = h->lowat > 1 ? (uint64_t)h->lowat : 1;
     if (order.flags & MSG_WAITALL && order.length > need)
         need = order.length;
@@ -1759,7 +1759,7 @@ static void end_line(int who, int process)
     for (int s = 0; s < SLOTS; s++) {
         const struct half *h = &connections[s].half[who];
         bool last = connections[s].up && h->open && h->open == h->has[process][0] + h->has[process][1] + h->has[process][2];
-        // Of one that is killed with bytes unread the other end learns later: see docs/limits.md.
+        // If a process is killed with bytes unread, the other end learns that later: see docs/limits.md.
         if (how == 2 && last && unread(&connections[s], who))
             return;
     }
@@ -1826,7 +1826,7 @@ static bool is_one_of(const char *word, const char *list)
     return at && (at == list || at[-1] == ' ') && (at[length] == ' ' || !at[length]);
 }
 
-// What may happen while somebody sleeps, without his noticing more than the model does. Otherwise he is woken first.
+// Operations that may happen while a thread sleeps, without its noticing more than the model does. For all others it is woken first.
 static bool goes_on_beside(const struct sleeper *s, int sleeper, const char *verb, int who, int slot)
 {
     const char *harmless = "send inquire name option outq shutdown poll";

@@ -13,7 +13,7 @@
 /* See socket.h of the kernel. */
 #define MSG_PROBE_ONLY 0x10
 
-/* What no header declares. */
+/* Functions that no header declares. */
 extern pid_t __fork(void);
 extern pid_t __vfork(void) __attribute__((returns_twice));
 extern int __clone(int (*body)(void *), void *stack, int flags, void *argument, ...);
@@ -23,7 +23,7 @@ extern int _IO_fclose(FILE *stream);
 
 extern char **environ;
 
-/* Where shells, which know numbers of one digit only, find the connection. */
+/* The connection gets a number of one digit, since shells know no others. */
 enum { HANDED = 9 };
 
 /* Says what comes back of `text`, which was sent just now. */

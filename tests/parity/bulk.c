@@ -236,7 +236,7 @@ static void scoop(struct side *side) {
 }
 static void promised(void) { two_processes(AF_INET, pour, scoop); }
 
-/* Of several messages the first does not fit: what comes behind it must not be sent. */
+/* If the first of several messages does not fit, those after it must not be sent. */
 static void short_a(struct side *side) {
     char *bytes = calloc(1, 16 * MIB);
     struct iovec parts[] = {{bytes, 16 * MIB}, {bytes, 1000}};

@@ -161,7 +161,7 @@ static int asked(int fd, unsigned long request) {
     return value;
 }
 
-/* What is queued, at each end, at rest. SIOCOUTQ counts what the peer's kernel has not yet acknowledged: 0 soon. */
+/* Bytes that are queued, at each end, at rest. SIOCOUTQ counts what the peer's kernel has not yet acknowledged: 0 soon. */
 static void queued_a(struct side *side) {
     int fd = side->fd;
     say("FIONREAD %d, SIOCOUTQ %d", asked(fd, FIONREAD), asked(fd, SIOCOUTQ));
@@ -203,7 +203,7 @@ static void queued_b(struct side *side) {
 }
 static void queued(void) { two_processes(AF_INET, queued_a, queued_b); }
 
-/* The kernel's own view: what kind of file, what status, who owns its signals. */
+/* The kernel's own view: what kind of file, what status, which process gets its signals. */
 static void nature_a(struct side *side) {
     int fd = side->fd, value = 0;
     struct stat status;

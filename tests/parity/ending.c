@@ -325,7 +325,7 @@ static void early_b(struct side *side) {
 static void both_ways_early(void) { two_processes(AF_INET, early_a, early_b); }
 static void both_ways_child(void) { two_processes(AF_INET, child_recv_a, shut_with_child); }
 
-/* The end is told by the first receive after it has come, also to one who asks again and again. */
+/* The first receive after the end has come reports it, also where a program asks again and again. */
 static bool has_ended(int fd) {
     struct tcp_info info;
     socklen_t size = sizeof(info);
@@ -377,7 +377,7 @@ static void own_end_b(struct side *side) {
 }
 static void at_once(void) { two_processes(AF_INET, own_end_a, own_end_b); }
 
-/* And by every look from then on, also to one who asks for room as well, and finds that. */
+/* And every look from then on reports it, also where a program asks for room as well and finds room. */
 static void every_look(int fd) {
     enum { LOOKS = 50 };
     struct pollfd ready = {fd, POLLIN | POLLOUT, 0};
@@ -423,7 +423,7 @@ static void count_broken_pipe(int number) {
     broken_pipes++;
 }
 
-/* What the other side sees after a close: data, the end, then errors for a writer, and one SIGPIPE for each. */
+/* The other side's view after a close: data, the end, then errors for a writer, and one SIGPIPE for each. */
 static void after_close_a(struct side *side) {
     int fd = side->fd;
     struct sigaction action = {.sa_handler = count_broken_pipe};

@@ -303,8 +303,8 @@ static void gone_b(struct side *side) {
 }
 static void gone(void) { two_processes(AF_INET, gone_a, gone_b); }
 
-/* Edge-triggered, what has come and was told of is told again when a direction is shut down: to whoever asks, and to whoever
- * sleeps. */
+/* Edge-triggered, an event that was reported is reported again when a direction is shut down: to a thread that asks,
+ * and to a thread that sleeps. */
 static void *shut_later(void *argument) {
     struct side *side = argument;
     await_asleep(side->other);
@@ -376,7 +376,7 @@ static void edge_ends(struct side *side) {
 }
 static void edge_ends_processes(void) { two_processes(AF_INET, edge_ends, edge_ends); }
 
-/* What is told to be readable is readable: programs such as wrk take EAGAIN after EPOLLIN for a broken connection. */
+/* A connection that is reported as readable is readable: programs such as wrk take EAGAIN after EPOLLIN for a broken connection. */
 static void truthful(struct side *side) {
     enum { CONNECTIONS = 8, MESSAGE = 12, ROUNDS = 6000 };
     int set = (int)MUST(epoll_create1(0)), fds[CONNECTIONS], received[CONNECTIONS] = {0}, done = 0, lies = 0;
@@ -479,8 +479,8 @@ static void at_once_b(struct side *side) {
 }
 static void at_once(void) { two_processes(AF_INET, at_once_a, at_once_b); }
 
-/* Whoever asks what is there now is told all of it, by every look: also what only the kernel knows of beside a socket that
- * is always writable. */
+/* An epoll_wait that does not wait reports all that is there, each time: also what only the kernel knows of, beside a
+ * socket that is always writable. */
 static void all_a(struct side *side) {
     enum { LOOKS = 50 };
     int set = (int)MUST(epoll_create1(0)), pipe_ends[2], told = 0;

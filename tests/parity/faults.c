@@ -186,7 +186,7 @@ static void limits_b(struct side *side) {
 }
 static void limits(void) { two_processes(AF_INET, limits_a, limits_b); }
 
-/* What is no connection is left to the kernel, wherever the pointers point. */
+/* Calls on descriptors that are no connections are left to the kernel, with any pointers. */
 static void foreign(void) {
     int ends[2], sockets[2];
     struct iovec *gone = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -231,7 +231,7 @@ static void stdio_b(struct side *side) {
 }
 static void stdio(void) { two_processes(AF_INET, stdio_a, stdio_b); }
 
-/* Text for one who sleeps in a receive comes whole, whatever woke him. */
+/* Text for a thread that sleeps in a receive comes whole, whatever woke the thread. */
 static void stdio_asleep_a(struct side *side) {
     for (int i = 0; i < 2; i++) {
         memset(in, 0, 20);
@@ -326,8 +326,8 @@ static void splice_full_b(struct side *side) {
 }
 static void splice_full(void) { two_processes(AF_INET, splice_full_a, splice_full_b); }
 
-/* sendfile may be asked for more than the rest of the file. Whoever has read that rest has read everything: nothing is
- * there for a further look, and its close is no reset. */
+/* sendfile may be asked for more than the rest of the file. A reader that has read that rest has read everything:
+ * nothing is left for a further look, and its close is no reset. */
 static void rest_of_file_a(struct side *side) {
     off_t offset = 0;
     SHOW(sendfile(side->fd, file_of(13878, 4), &offset, 13878 + 50));

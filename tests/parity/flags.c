@@ -349,7 +349,7 @@ static void held_back_b(struct side *side) {
 }
 static void held_back(void) { two_processes(AF_INET, held_back_a, held_back_b); }
 
-/* They wake who sleeps even if nothing more comes, and the program is told what it has set. */
+/* Bytes that are held back wake a sleeper even if nothing more comes, and the program is told what it has set. */
 static void held_alone_a(struct side *side) {
     int fd = side->fd, cork = 1;
     socklen_t size = sizeof(cork);

@@ -1,4 +1,4 @@
-/* What the parity programs share.
+/* Shared by the parity programs.
  *
  * A scenario makes its own TCP connection between two sides, A (which accepted) and B (which connected), and says every
  * return value, errno and digest as lines of text. The same scenario on kernel TCP and under Underpass must say the

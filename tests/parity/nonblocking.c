@@ -1,4 +1,4 @@
-/* Nonblocking sockets: how they become so, who shares it, EAGAIN, full buffers, connecting. */
+/* Nonblocking sockets: how they become so, which descriptors share it, EAGAIN, full buffers, connecting. */
 #include "harness.h"
 #include <stdatomic.h>
 

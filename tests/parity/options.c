@@ -147,7 +147,7 @@ static void low_water_b(struct side *side) {
 }
 static void low_water(void) { two_processes(AF_INET, low_water_a, low_water_b); }
 
-/* What the kernel says of the connection it still holds. */
+/* The kernel's view of the TCP connection, which still exists. */
 static void about_a(struct side *side) {
     int fd = side->fd;
     static const struct {
@@ -447,7 +447,7 @@ static void left_over_b(struct side *side) {
 }
 static void left_over(void) { two_processes(AF_INET, left_over_a, left_over_b); }
 
-/* Small buffers press back: what nobody reads is not much. */
+/* Small buffers press back: only few bytes can be sent that are not read. */
 static void small_buffers_a(struct side *side) {
     for (enum when when = ON_LISTENER; when <= LATER; when++) {
         int fd = reader_with(side, when, SOL_SOCKET, SO_RCVBUF, 4096);

@@ -349,7 +349,7 @@ static void executes(int fd) {
     (void)fd;
 }
 
-/* Where there is no fast connection, or none that the call is about. */
+/* Cases without a fast connection, or with one that the call is not about. */
 
 typedef void cases(int fd);
 static void on_each(cases *what, bool with_pipe) {
@@ -443,7 +443,7 @@ static void requests_b(struct side *side) {
 }
 static void requests_fast(void) { two_processes(AF_INET, requests_a, requests_b); }
 
-/* What epoll_wait could not write, the next call is told: an edge, and a registration for one event. It comes to a thread that
+/* Events that epoll_wait could not write come with the next call: an edge, and a registration for one event. It comes to a thread that
  * sleeps, or is there already. */
 static const uint32_t registrations[] = {EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLONESHOT};
 static void told_later_a(struct side *side) {

@@ -9,7 +9,7 @@ static _Thread_local char in[64 * KIB];
 
 #define ALL (POLLIN | POLLPRI | POLLOUT | POLLRDHUP | POLLRDNORM | POLLRDBAND | POLLWRNORM | POLLWRBAND)
 
-/* What every call says of one descriptor at this moment. */
+/* The answer of every call about one descriptor at this moment. */
 static void look(const char *state, int fd) {
     struct pollfd all = {fd, ALL, -1}, none = {fd, 0, -1}, reading = {fd, POLLIN, -1};
     struct timespec now = {0, 0};
@@ -355,7 +355,7 @@ static void *cramped(void *argument) {
 static void cramped_a(struct side *side) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
-    /* What the thread's own variables take is not stack. */
+    /* The stack's size includes the thread-local variables, which leave less stack. */
     MUST(pthread_attr_setstacksize(&attributes, PTHREAD_STACK_MIN + sizeof(in)));
     for (int i = 0; i < 3; i++) {
         pthread_t thread;
@@ -374,9 +374,9 @@ static void cramped_b(struct side *side) {
 }
 static void small_stack(void) { two_processes(AF_INET, cramped_a, cramped_b); }
 
-/* Whoever waits for a reset is told all of it. The kernel sets the error, the end and the readability one after another: a
- * single look may fall between: once in 40,000 resets on a quiet machine, up to 3 times in 200 on a busy one (kernel TCP, ten
- * runs), in bursts. One look after another does in 1 of 25. */
+/* A poll that waits for a reset reports all of it. The kernel sets the error, the end and the readability one after
+ * another, and a single look may fall between: once in 40,000 resets on a quiet machine, up to 3 times in 200 on a busy
+ * one (kernel TCP, ten runs), in bursts. Where a program looks again and again, 1 in 25 does. */
 enum { RESETS = 1000 };
 static void resets_a(struct side *side) {
     static const short asked[] = {POLLIN, POLLRDHUP, POLLIN | POLLRDNORM | POLLRDHUP, 0};

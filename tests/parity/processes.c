@@ -203,7 +203,8 @@ static void fork_ways_b(struct side *side) {
 }
 static void fork_ways(void) { two_processes(AF_INET, fork_ways_a, fork_ways_b); }
 
-/* A process becomes a daemon: who it was ends, and the daemon alone has the connection, which it closes with bytes unread. */
+/* A process becomes a daemon: the parent ends, and the daemon alone has the connection, which it closes with bytes
+ * unread. */
 static void daemon_a(struct side *side) {
     atomic_int *gone = shared_word();
     int fd = another(side);
@@ -720,7 +721,7 @@ static void shells_b(struct side *side) {
 }
 static void shells(void) { two_processes(AF_INET, shells_a, shells_b); }
 
-/* What popen, pclose, fclose and system say, which here come from elsewhere; and a thread is cancelled inside system. */
+/* Results of popen, pclose, fclose and system, which are not libc's own here; and a thread is cancelled inside system. */
 static void *sleep_in_shell(void *argument) {
     (void)argument;
     if (system("exec sleep 100") == -1) fail("system");
@@ -948,8 +949,8 @@ static void say_more(int fd, size_t count, uint64_t at) {
     say("%zu more, first difference %ld", got, differs(in, got, 1, at));
 }
 
-/* The same from child to child. Each has inherited the connection too, and closes that when whoever gave it has closed his
- * own: so for a moment nobody has it but the message. */
+/* The same from child to child. Each child has inherited the connection too, and closes that descriptor when the sender
+ * of the message has closed its own: so for a moment only the message has the connection. */
 static void pass_on(int fd, int left) {
     int channel[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
@@ -1175,7 +1176,7 @@ static void child_ends_a(struct side *side) {
 }
 static void child_ends(void) { two_processes(AF_INET, child_ends_a, echo_until_end); }
 
-/* What a new owner does first with a connection in which bytes lie unread only asks, or changes how it goes on. */
+/* The first call of a new owner on a connection with unread bytes only asks for something, or changes how it goes on. */
 enum { BY_POLL, BY_SELECT, BY_EPOLL, BY_COUNT, BY_BLOCKING, FIRSTS };
 static void own(int fd, int first, int turn) {
     struct epoll_event event = {.events = EPOLLIN};
@@ -1359,7 +1360,7 @@ static void passed_self_b(struct side *side) {
 }
 static void passed_self(void) { two_processes(AF_INET, passed_self_a, passed_self_b); }
 
-/* A connection that nobody has used yet is handed on by exec, and its old owner uses it first. */
+/* A connection that was not used yet is handed on by exec, and its old owner uses it first. */
 static void exec_fresh_a(struct side *side) {
     int go[2], fd = (int)MUST(accept(side->listener, NULL, NULL));
     MUST(pipe(go));
@@ -1648,7 +1649,7 @@ static void exec_over(void) {
     else two_processes(AF_INET, exec_over_a, exec_over_b);
 }
 
-/* An image that is handed a connection nobody has used yet gives it to a child, which uses it, and goes on itself. */
+/* An image gets a connection that was not used yet, and gives it to a child, which uses it; the image goes on itself. */
 static void use_it(int fd, int channel) {
     (void)channel;
     warm(fd, true);
@@ -1686,7 +1687,7 @@ static int in_vfork(const char *path, char **arguments, char **environment, int 
     return ended(child);
 }
 
-/* A child of vfork executes with a busy connection in the place of one that nobody has used yet; the second round's program
+/* A child of vfork executes with a busy connection in the place of one that was not used yet; the second round's program
  * does not load what this one may have been made to load. The old owner then uses both. */
 static void vfork_dup_a(struct side *side) {
     for (int round = 0; round < 2; round++) {
@@ -1774,7 +1775,7 @@ static void not_given_b(struct side *side) {
 }
 static void not_given(void) { two_processes(AF_INET, not_given_a, not_given_b); }
 
-/* What runs behind the destructors of a process reads what was unread, and sends, on its connection; at quick_exit, too. */
+/* Code that runs after the destructors of a process reads unread bytes, and sends, on its connection; at quick_exit, too. */
 static int last_fd = -1;
 static void use_last(void) {
     SHOW(recv(last_fd, in, 3, 0));
@@ -1871,7 +1872,8 @@ static void end_b(struct side *side) {
         close(fd);
     }
 }
-/* Who sends on to a connection that one process has closed, and another was killed with, is told at once. */
+/* A connection that one process has closed, and with which another was killed: a sender that sends on is told at once.
+ * */
 static void gone_a(struct side *side) {
     for (int unread = 0; unread < 2; unread++) {
         int fd = another(side);
@@ -1910,8 +1912,8 @@ static void end_executed(void) {
 }
 
 /* The reader's descriptor becomes its standard input with bytes unread, and a process that looks at the other end is killed:
- * before and after each of its system calls in turn, each time on another connection. Whoever sends on, or awaits the
- * answer, the reader gets every byte once. */
+ * before and after each of its system calls in turn, each time on another connection. The reader gets every byte once,
+ * whether the other end sends on or awaits the answer. */
 enum { LEFT_UNREAD = 20000, SENT_ON = 1000 };
 /* Lets the child, which has stopped, go on to its stop number `stop`, and kills it there; false if it has ended before. */
 static bool is_killed_at(pid_t child, int stop) {
@@ -1975,7 +1977,7 @@ static void killed_giving_b(struct side *side) {
 static void killed_giving(void) { two_processes(AF_INET, killed_giving_a, killed_giving_b); }
 
 /* The same for a process that makes its end the standard input, with bytes unread: it takes both directions back to the
- * kernel. Whoever has the end beside goes on. */
+ * kernel. The other process that has the end goes on. */
 static void killed_leaving_a(struct side *side) {
     for (int stop = 1, killed = 1; killed; stop++) {
         int fd = another(side);

@@ -243,7 +243,7 @@ static void answers(void) { stuck(ANSWERS); }
 static void is_killed(void) { stuck(IS_KILLED); }
 static void rests(void) { stuck(RESTS); }
 
-/* What a program may do between a send that is refused and its wait for room: whatever that is, it is told of room, unless it
+/* Things that a program may do between a send that is refused and its wait for room. After each, it learns of room, unless it
  * was told by its own set meanwhile. */
 static bool was_told;
 static void looks_first(int fd) {

@@ -994,8 +994,8 @@ static void nested_onlooker_a(struct side *side) { looked_on_a(side, look_from_o
 static void polled(void) { two_processes(AF_INET, polled_a, looked_on_b); }
 static void nested_onlooker(void) { two_processes(AF_INET, nested_onlooker_a, looked_on_b); }
 
-/* The other end reads nothing before it was answered, and no more fits into the connection: what it sends is told all the
- * same, to who looks at the set from outside. */
+/* The other end reads nothing before it was answered, and no more fits into the connection: what it sends is reported
+ * all the same to a thread that looks at the set from outside. */
 static void stuffed_nested_a(struct side *side) {
     int inner = (int)MUST(epoll_create1(0)), outer = (int)MUST(epoll_create1(0));
     add(outer, inner, EPOLLIN, 1);

@@ -658,7 +658,7 @@ static void meddle(int number) {
         expect(close(other) == 0 && close(one) == 0);
     }
     }
-    /* Whatever this has taken, the thread goes on for a while. */
+    /* However long this took, the thread goes on for a while. */
     setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, 200}}, NULL);
     errno = before;
 }

@@ -487,7 +487,7 @@ static void closed_taken_a(struct side *side) {
 }
 static void closed_taken(void) { two_processes(AF_INET, closed_taken_a, closed_range_b); }
 
-/* Closed under a thread that sleeps in poll: what comes afterwards wakes it, and the number is nobody's. */
+/* A connection is closed under a thread that sleeps in poll: later bytes wake the thread, and the number is free. */
 static void *blocked_poll(void *argument) {
     struct side *side = introduce(argument);
     struct pollfd it = {.fd = side->fd, .events = POLLIN};
@@ -839,7 +839,7 @@ static void beside_b(struct side *side) {
 }
 static void beside(void) { two_processes(AF_INET, beside_a, beside_b); }
 
-/* The same where who sleeps is stopped in its sleep: what comes is the other's. */
+/* The same where the sleeping process is stopped in its sleep: what comes goes to the other one. */
 static void beside_stopped_a(struct side *side) {
     int status;
     pid_t child = MUST(fork());

@@ -1,4 +1,4 @@
-/* What programs rely on when they wait: that a call which timed out says so, that nothing starves, that every edge comes. */
+/* Programs rely on this when they wait: that a call which timed out says so, that nothing starves, that every edge comes. */
 #include "harness.h"
 
 #include <dlfcn.h>
@@ -50,7 +50,7 @@ static void late_b(struct side *side) {
 }
 static void late(void) { two_processes(AF_INET, late_a, late_b); }
 
-/* A receive waits on its own, beside an edge-triggered registration of which nobody has taken the news. */
+/* A receive waits on its own, beside an edge-triggered registration whose event was not taken. */
 static void beside_a(struct side *side) {
     int set = set_of(side->fd, EPOLLIN | EPOLLET);
     for (int i = 0; i < 5; i++) {

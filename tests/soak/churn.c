@@ -40,7 +40,7 @@ enum { BESIDE = 12, MOST_FD = 1024, LIMIT_MS = 15000, MESSAGES = 40, BIGGEST = 2
 enum { CLIENT, SERVER };
 enum { BY_CLIENT, BY_SERVER, BY_HALF, BY_RESET, ENDINGS };
 
-/* What one process has. */
+/* The state of one process. */
 struct figures {
     long memory, descriptors, segments;
 };
@@ -247,7 +247,7 @@ int main(int count, char **words) {
     shared->port = count > 4 ? atoi(words[4]) : 0;
     uint64_t fixed = 7;
     for (size_t i = 0; i < sizeof(pattern); i++) pattern[i] = (unsigned char)(2 + pick(&fixed, 126));
-    /* What comes up once comes up at the beginning: the first part is behind that. */
+    /* Costs that arise only once arise at the beginning: the first part takes them in. */
     long begin = now(), part = seconds * 100 < 60000 ? seconds * 100 : 60000;
     long warm = seconds * 400 < 60000 ? seconds * 400 : 60000;
     struct watch w = {begin + warm, begin + seconds * 1000, part, begin + warm};

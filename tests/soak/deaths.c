@@ -11,9 +11,9 @@
  * At a random point the victim (or one of two that share an end) is killed, aborts, _exits or executes this program
  * anew: by the driver, after a random time; by a signal handler of its own, so in the middle of any instruction; or
  * between two calls. The connection is closed by the execution, or goes on in the new image, by its number or as
- * standard input; an image that has not the library keeps it for a while. Meanwhile anybody is stopped and continued.
- * Who goes on with an end that another has left in the middle of a call begins an epoch of its stream, and finds out
- * what was read last.
+ * standard input; an image that has not the library keeps it for a while. Meanwhile processes are stopped and continued at random.
+ * A process that goes on with an end that another has left in the middle of a call begins an epoch of its stream, and
+ * finds out what was read last.
  *
  * Each send says in memory of all how far it goes, before it is made and when it has returned. Checked: that the
  * survivor gets every byte that a send has returned for, in order, and no other; then an end, or a reset if the
@@ -64,7 +64,7 @@ enum { PATTERN = 65521, BIGGEST = 300 * 1024, READ = 60000, TAIL = 24 };
 enum { VICTIM, SURVIVOR };
 enum { PING, THREADS, POLL, LEVEL, EDGE, SPIN, STYLES };
 enum { FORKED, EXECUTED, KIN };
-/* What an end sends: nothing, as much as it gets, with pauses, all the time. */
+/* How much an end sends: nothing, as much as it gets, with pauses, all the time. */
 enum { NOTHING, ANSWERS, PAUSES, ALWAYS };
 enum { NEVER, SLOWLY, AT_ONCE };
 enum { BY_DRIVER, BY_HANDLER, BY_COUNT };
@@ -132,7 +132,7 @@ static int memory = -1, port, lane_index;
 static struct lane *lane;
 static unsigned char pattern[PATTERN + BIGGEST];
 static char *bare[512]; /* the environment without the library */
-/* Of the driver, which is root then: who the two ends are, and where. */
+/* Settings of the driver, which is root then: the users of the two ends, and their namespaces. */
 static unsigned users[2];
 static int nets[2] = {-1, -1};
 
@@ -199,14 +199,14 @@ static const unsigned char *bytes_of(int side, uint32_t epoch, uint64_t at) {
     return pattern + (mix(key * 0x9e3779b97f4a7c15u + seed) + at) % PATTERN;
 }
 
-/* Takes one direction; true: from somebody who has died in the middle of a call, or executed another image. */
+/* Takes one direction; true: from a process that has died in the middle of a call, or executed another image. */
 static bool take(struct side *s, struct half *h, int hand) {
     for (;;) {
         int owner = 0;
         if (atomic_compare_exchange_strong(&h->owner, &owner, hand + 1)) return false;
         if (owner == hand + 1) return true;
         if (s->dead[owner - 1] && atomic_compare_exchange_strong(&h->owner, &owner, hand + 1)) return true;
-        /* Nobody is told any more who is dead. */
+        /* The driver does not say any more which process is dead. */
         if (shared->stop) _exit(0);
         rest(30);
     }
@@ -225,11 +225,11 @@ static void take_out(struct side *s, int hand) {
     h->want = 0;
 }
 
-/* Takes its direction in; of a dead reader nobody knows what it has read. */
+/* Accounts for its direction; what a dead reader has read is not known. */
 static void take_in(struct side *s, int hand) {
     struct half *h = &s->in;
     if (!take(s, h, hand)) return;
-    /* Whoever died while it found out may have read as much again. */
+    /* A reader that died while it did this may have read as much again. */
     h->slack += h->want + h->tail_size;
     h->tail_size = 0;
     h->want = 0;
@@ -367,7 +367,7 @@ static ssize_t step_in(int side, int hand, int fd, size_t size, uint64_t *random
 
 /* ---- Fates ---- */
 
-/* What the survivor has certainly sent before the target dies. */
+/* The bytes that the survivor has certainly sent before the target dies. */
 static void sample(void) { lane->survivor_sent = lane->side[SURVIVOR].out.done[lane->side[SURVIVOR].out.epoch]; }
 
 static int fate_fd = -1, fate_hand;
@@ -434,7 +434,7 @@ static size_t some(uint64_t *random, int big) {
     return 1 + pick(random, kind < 3 ? 40 : kind < 6 ? (uint32_t)(big / 8 + 1) : (uint32_t)big);
 }
 
-/* What one process at one end works with. */
+/* The data of one process at one end. */
 struct work {
     int side, hand, fd;
     uint64_t random;
@@ -447,7 +447,7 @@ static bool leaving(struct work *w) {
     return w->side == SURVIVOR ? lane->side[SURVIVOR].in.over : lane->finish;
 }
 
-/* The victim's orderly end, if nobody died: it sends no more, and reads all. */
+/* The victim's orderly end, if no process died: it sends no more, and reads all. */
 static void finish(struct work *w) {
     if (w->side != VICTIM) return;
     int flags = fcntl(w->fd, F_GETFL);
@@ -542,7 +542,8 @@ static void events(struct work *w, int style) {
     struct side *s = &lane->side[w->side];
     bool writes = p->drive[w->side] != NOTHING, reads = p->reads[w->side] != NEVER;
     bool can_read = true, can_write = true;
-    /* The flag is the open file's, so who shares it with a sleeping reader has each call say so. */
+    /* O_NONBLOCK belongs to the open file, so a process that shares it with a sleeping reader gives MSG_DONTWAIT with
+     * each call. */
     int set = -1, flags = MSG_DONTWAIT;
     bool shares = w->side == p->shared_side && p->share != ALONE;
     if (pick(&w->random, 2) && !shares && !w->beside) {
@@ -621,7 +622,8 @@ static void go_on(struct work *w) {
     s->connected = true;
     w->random = mix(w->random + (uint64_t)getpid());
     w->beside = true;
-    /* An image has not left what its program was in the middle of, for which others wait who may be in the middle of the rest. */
+    /* A direction that the program was in the middle of is still this image's. Others wait for it, and may have the
+     * other one. */
     if (s->out.owner == w->hand + 1) take_out(s, w->hand), release(&s->out);
     if (s->in.owner == w->hand + 1) take_in(s, w->hand), release(&s->in);
     events(w, (int)(POLL + pick(&w->random, STYLES - POLL)));
@@ -716,7 +718,7 @@ static int connected(void) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)lane->port), .sin_addr.s_addr = lane->host};
     int fd = (int)must(socket(AF_INET, SOCK_STREAM, 0), "socket");
     if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == -1) {
-        /* Whoever listened may be gone: then the driver says so. */
+        /* The listener may be gone: then the driver says so. */
         int error = errno;
         for (long since = now(); !lane->given_up && now() < since + LIMIT_MS;) rest(100);
         if (!lane->given_up) fail("connect: %s", strerror(error));
@@ -757,7 +759,8 @@ static int descriptors(void) {
 static void judge(void) {
     struct half *in = &lane->side[SURVIVOR].in, *out = &lane->side[SURVIVOR].out;
     struct half *sent = &lane->side[VICTIM].out, *read = &lane->side[VICTIM].in;
-    /* Whoever has just been seen to end has said all in memory, but the driver has to say that nobody comes after. */
+    /* A process that was just seen to end has written all its numbers, but only the driver can say that no process
+     * follows it. */
     uint64_t missing = sent->done[in->epoch] > in->at ? sent->done[in->epoch] - in->at : 0;
     for (uint32_t epoch = in->epoch + 1; epoch < EPOCHS; epoch++) missing += sent->done[epoch];
     /* A reset is told once, to whichever call comes first. */
@@ -770,7 +773,7 @@ static void judge(void) {
     }
     shared->resets++;
     shared->lost += missing;
-    /* Who dies before it accepts resets too. Of what the kernel has not sent yet, a reset lets nothing arrive. */
+    /* A victim that dies before it accepts resets too. A reset discards what the kernel has not sent yet. */
     if (!lane->side[VICTIM].connected) return;
     bool known = read->slack + read->tail_size + read->want == 0 && read->epoch == out->epoch && !out->mark;
     if (known && read->at >= out->tried[out->epoch]) {
@@ -780,7 +783,7 @@ static void judge(void) {
     }
 }
 
-/* Nobody ends but as it was planned. */
+/* No process ends otherwise than planned. */
 static void see_status(pid_t pid, int status) {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
     if (WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGABRT)) return;
@@ -893,7 +896,7 @@ static struct plan plan_of(uint64_t random) {
     }
     if (pick(&random, 4) == 0) p.style[0] = p.style[1] = PING;
     if (pick(&random, 8) == 0 && p.style[0] != PING) p.reads[VICTIM] = NEVER;
-    /* Somebody has to begin. */
+    /* One of the ends has to begin. */
     if (p.drive[0] <= ANSWERS && p.drive[1] <= ANSWERS) p.drive[pick(&random, 2)] = PAUSES + (int)pick(&random, 2);
     p.fork_after = (int)pick(&random, 60);
     switch (pick(&random, 8)) {
@@ -920,7 +923,7 @@ static struct plan plan_of(uint64_t random) {
     p.later = pick(&random, 3000);
     p.second = pick(&random, 2) ? KILL : ORDERLY;
     p.stops = pick(&random, 3) == 0 ? 1 + (int)pick(&random, 4) : 0;
-    /* Of an image that the handler of a survivor's child executes nobody knows. */
+    /* The driver does not know of an image that a handler in a survivor's child executes. */
     if (p.target_side == SURVIVOR && p.fate == EXEC) p.fate = EXIT;
     if (p.fate == EXEC && p.style[VICTIM] == THREADS && !shared->beside) p.style[VICTIM] = POLL + (int)pick(&random, 4);
     return p;
@@ -942,7 +945,7 @@ static bool is_gone(pid_t pid) {
         if (name_end) {
             sscanf(name_end + 2, "%c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d", &state, &threads);
         }
-        /* Where another thread executes a program, it takes the first one's place: what is said just then may be of the first. */
+        /* If another thread executes a program, it takes the first thread's place; a report from that moment may be about the first. */
         if (threads > 0 && state != 'X') return state == 'Z' && threads == 1;
     }
 }
@@ -1029,7 +1032,7 @@ static void generation(pid_t survivor, uint32_t number) {
             victim->pid[0] = getpid();
             signal(SIGPIPE, SIG_IGN);
             become(VICTIM);
-            /* What a process has of an IPC namespace that it leaves is nothing that a container has. */
+            /* Memory of an IPC namespace that a process leaves is nothing that a container has. */
             if (p->family == EXECUTED || nets[VICTIM] != -1) execute("victim", 0, 0, environ);
             be_victim(-1);
         }
@@ -1044,7 +1047,7 @@ static void generation(pid_t survivor, uint32_t number) {
         stop_somebody(&random);
         look_around(survivor);
     }
-    /* The first death. Whoever does not come to it by itself is killed. */
+    /* The first death. A victim that does not die by itself is killed. */
     if (p->fate == ORDERLY) {
         rest(p->when);
     } else {
@@ -1071,7 +1074,7 @@ static void generation(pid_t survivor, uint32_t number) {
     if (everybody_dead(victim)) {
         settle();
     } else {
-        /* Who is left goes on, and ends at last. */
+        /* The process that is left goes on, and ends at last. */
         if (p->fate != ORDERLY) rest(p->later);
         bool active = !victim->dead[0] || (p->share == BY_TURNS || number % 2);
         bool closed = lane->imaged && p->image == CLOSED, idle = closed || (lane->imaged && p->image == WITHOUT);
@@ -1111,7 +1114,7 @@ static pid_t new_survivor(uint64_t *random) {
     pid_t survivor = (pid_t)must(fork(), "fork");
     if (survivor == 0) {
         become(SURVIVOR);
-        /* Who has changed its user may not count its own descriptors before that. */
+        /* A process that has changed its user may count its own descriptors only after an execution. */
         if (pick(random, 2) || users[SURVIVOR]) execute("survivor", 0, 0, environ);
         survive();
     }
@@ -1141,7 +1144,8 @@ static void drive(uint32_t only, bool repeated, long deadline, uint64_t most) {
 
 /* ---- What is left ---- */
 
-/* Segments of the library's lengths that one of ours has made and nobody has; a library that was killed at it leaves one to the next process. */
+/* Segments of the library's lengths that one of our processes has made and no process has attached; a process that is killed while
+ * it makes one leaves it to the next process. */
 static int left(bool say) {
     FILE *table = fopen("/proc/sysvipc/shm", "r");
     char line[512];
@@ -1158,7 +1162,7 @@ static int left(bool say) {
     return count;
 }
 
-/* Of Underpass's processes the next one that looks for its user's directory removes them: here is one. */
+/* The next process under Underpass that looks for its user's directory removes them: this runs one. */
 static void be_next_process(void) {
     pid_t driver = (pid_t)must(fork(), "fork");
     if (driver == 0) {

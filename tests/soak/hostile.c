@@ -48,7 +48,7 @@
 
 enum { WORKERS = 4, MINE = 4, WATCHED = 6, HONEST = 3, HANDED = 8, TALKERS = 2, TALKS = 5, GENERATIONS = 64 };
 enum { LIMIT_MS = 15000, ROOM = 256 * 1024, PAGE = 4096, MOST_POOLS = 64, MOST_GUARDS = 4096 };
-/* Whose heart beats where. */
+/* Where each process's heartbeat is counted. */
 enum { BEAT_SET = WORKERS, BEAT_ECHO, BEAT_HONEST, BEATS = BEAT_HONEST + HONEST };
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -699,7 +699,7 @@ static void honest(void) {
 
 /* ---- The hostile peer. ---- */
 
-/* What of crates/segment/src/channel.rs, words.rs and ring.rs a liar has to know. */
+/* The parts of crates/segment/src/channel.rs, words.rs and ring.rs that a liar has to know. */
 static const char POOL_MARK[] = "loopPU"; /* how "UPpool.." lies in memory as a word */
 enum { MARK_AT = 2, GROUPS_BYTES = 2 * 14 * 64 + 64, FLAGS = 128, HEAD = 128 + 128, WORDS = 128 + 256, DIRECTION = 384 };
 

@@ -8,7 +8,7 @@
 // any time only one of a side's processes reads and only one writes, so the stream is well defined on kernel TCP. Both
 // ends check every byte against a pattern, and what the calls return against what kernel TCP returns.
 //
-// A side's position in its script lies in memory that all processes of a round share, so that whoever is next goes on
+// A side's position in its script lies in memory that all processes of a round share, so that the next process goes on
 // where the last one stopped. A round that stands still is reported with its seed and the last events of every
 // connection. With ROUND only that round is played. The environment:
 //
@@ -53,7 +53,7 @@
 
 // ---------------------------------------------------------------------------------------------------------- choices
 
-// What a choice can be; the words are for PROCESSES_SKIP and for the events.
+// The possible choices; the words are for PROCESSES_SKIP and for the events.
 enum { FORK, KILLED, CREW, THREAD, EXEC, REPLACE, PASS, DUP, CHURN, NONBLOCK, IDLE, UNABLE, SILENT, HANDS };
 static const char *const HAND[HANDS] = {"fork", "killed", "crew", "thread", "exec", "replace", "pass", "dup", "churn",
                                         "nonblock", "idle", "unable", "silent"};
@@ -689,7 +689,7 @@ static void hand_pass(struct actor *a, _Atomic uint64_t *rng, int budget)
 
 struct task {
     struct actor *actor;
-    int budget, token; // an eventfd, of 1 while nobody has it
+    int budget, token; // an eventfd, whose count is 1 while no thread has it
     uint64_t seed;
 };
 
@@ -851,7 +851,7 @@ static void hand_dup(struct actor *a, _Atomic uint64_t *rng)
     case 0: a->fd = dup(old); break;
     case 1: a->fd = fcntl(old, F_DUPFD_CLOEXEC, to); break;
     default:
-        // A number that nobody has; other threads may be taking numbers too, so it is reserved first.
+        // A number that is free; other threads may be taking numbers too, so it is reserved first.
         to = fcntl(old, F_DUPFD_CLOEXEC, to);
         a->fd = one_in(rng, 2) ? dup2(old, to) : dup3(old, to, O_CLOEXEC);
     }
@@ -1253,7 +1253,7 @@ static void expect_reset(struct actor *a, _Atomic uint64_t *rng)
     note(a, "reset", 0);
 }
 
-// What comes behind the last phase. Side `first` begins; when it is done all its descriptors are closed.
+// The end after the last phase. Side `first` begins; when it is done all its descriptors are closed.
 static void finish(struct actor *a, _Atomic uint64_t *rng)
 {
     struct conn *c = a->conn;
@@ -1283,7 +1283,7 @@ static void finish(struct actor *a, _Atomic uint64_t *rng)
     case END_RESET:
         // A reset throws away what the other side has not received yet.
         while (first && c->side[!a->me].received < s->sent) {
-            // What an image without the library awaits is given back in a call on the connection.
+            // Bytes that an image without the library awaits are given back in a call on the connection.
             poll(&(struct pollfd){a->fd, POLLIN | POLLOUT, 0}, 1, 0);
             stop_if_reset(a);
             nap(100);

@@ -1,4 +1,4 @@
-/* What stress programs that go by a seed share: their random numbers, and their clock. */
+/* Shared by stress programs that go by a seed: their random numbers, and their clock. */
 #ifndef SEEDED_H
 #define SEEDED_H
 

@@ -55,13 +55,13 @@ enum { STUCK_MS = 10000, PATTERN = 65521, HEADER = 16 };
 enum { DATA = 0x5e75, HALF, CLOSE };
 /* How a connection ends. */
 enum { BY_HALF, BY_CLOSE, BY_CLIENT_ABRUPTLY, BY_SERVER_ABRUPTLY };
-/* What an event is told with: the slot and its generation, the slot alone, or the descriptor. */
+/* What an event's data holds: the slot and its generation, the slot alone, or the descriptor. */
 enum { TELL_UNIQUE, TELL_SLOT, TELL_FD };
 static const uint64_t LISTENER = 1000000, STOP = 1000001, INNER = 2000000;
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* What the two ends of a connection let each other and the watchdog know. */
+/* What the two ends of a connection report to each other and to the watchdog. */
 struct line {
     _Atomic uint32_t id;
     _Atomic bool abrupt;
@@ -428,7 +428,7 @@ static bool read_some(struct conn *c, bool told_readable) {
         if (c->line) c->line->side[c->side].in += (uint64_t)n;
         shared->moved += (uint64_t)n;
         get_on(c);
-        /* What is short has emptied the socket; whatever comes then is told by a new edge. */
+        /* A short read has emptied the socket; later bytes come with a new edge. */
         if (c->rdhup && !c->over && (size_t)n < room) c->can_read = false;
         /* The level will tell of the rest. */
         if (!c->greedy && !c->edge) c->can_read = false;
@@ -767,7 +767,7 @@ static void *work(void *argument) {
 
 /* What other threads do to connections meanwhile. */
 
-/* All ways to ask whether there is something must agree: nobody else reads meanwhile. */
+/* All ways to ask whether there is something must agree: no other thread reads meanwhile. */
 static void compare(struct conn *c) {
     static _Thread_local unsigned char bytes[65536];
     struct pollfd one = {.fd = c->fd, .events = POLLIN};
@@ -943,7 +943,7 @@ static void *watchdog(void *argument) {
     return NULL;
 }
 
-/* Nobody sends: then nothing may be told. */
+/* If no end sends, no event may be reported. */
 static void keep_quiet(void) {
     shared->quiet = true;
     pause_us(150000);

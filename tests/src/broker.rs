@@ -133,13 +133,13 @@ pub fn of_this_process() -> &'static str {
     socket.display().to_string().leak()
 }
 
-/// A socket as the daemon and those who ask it have.
+/// A socket as the daemon and its clients have.
 fn of_packets() -> OwnedFd {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     socket.expect("a socket of sequential packets")
 }
 
-/// A socket at which all users may ask, and at which nobody answers yet.
+/// A socket at which all users may ask, without a daemon yet.
 fn listening(path: &std::path::Path) -> OwnedFd {
     let socket = of_packets();
     bind(&socket, &SocketAddrUnix::new(path).expect("a short path")).expect("a name for the socket");
@@ -149,7 +149,7 @@ fn listening(path: &std::path::Path) -> OwnedFd {
     rustix::io::fcntl_dupfd_cloexec(&socket, 10).expect("a descriptor")
 }
 
-/// What a service manager hands over is descriptor 3, and meant for the process that LISTEN_PID names.
+/// As a service manager does: the socket is descriptor 3, and meant for the process that LISTEN_PID names.
 const HAND_OVER: &str = "export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$@\"";
 
 fn launch(stage: &Stage, socket: &std::path::Path, arguments: &[String], kept: Option<&OwnedFd>) -> Group {
@@ -171,7 +171,7 @@ fn launch(stage: &Stage, socket: &std::path::Path, arguments: &[String], kept: O
     daemon
 }
 
-/// Its log says that it listens. (A client would leave its traces.)
+/// Waits until the daemon's log says that it listens. (A client that looked would leave traces in the daemon.)
 fn await_listening(daemon: &mut Group) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !daemon.said().contains("underpassd listens") {
@@ -225,7 +225,7 @@ impl User {
         User::new(uid, GROUP.1)
     }
 
-    /// One that /etc/passwd knows, as a member of [`GROUP`]; otherwise says so, and the test is skipped.
+    /// A user that /etc/passwd knows, as a member of [`GROUP`]. If there is none, says so, and the test is skipped.
     pub fn named(name: &str) -> Option<User> {
         let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
         let uid = users.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":x:")?.split(':').next());

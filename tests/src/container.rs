@@ -17,13 +17,13 @@ pub struct Container {
 }
 
 impl Container {
-    /// One with all of its own, and nothing but an unused loopback interface.
+    /// A container with all namespaces of its own, and no interface but an unused loopback.
     pub fn new(stage: &Stage) -> Container {
         Container::of_pod(stage, None, &["--net", "--ipc"])
     }
 
-    /// One with processes and mounts of its own, and what `own` names as unshare(1) does. Network and System V memory are
-    /// otherwise those of `pod`, or the host's.
+    /// A container with processes and mounts of its own, and the namespaces that `own` names by options of unshare(1).
+    /// Its network and System V memory are otherwise `pod`'s, or the host's.
     pub fn of_pod(stage: &Stage, pod: Option<&Container>, own: &[&str]) -> Container {
         let mut command = Command::new(if pod.is_some() { "nsenter" } else { "unshare" });
         if let Some(pod) = pod {
@@ -140,7 +140,7 @@ impl Bridge {
         Bridge { ends: [one, other], router }
     }
 
-    /// What tells the stress program `deaths` to have its ends in the two: settings.
+    /// Settings with which the stress program `deaths` has its ends in the two containers.
     pub fn deaths(&self) -> [(&'static str, String); 2] {
         let files = self.ends.each_ref().map(|it| format!("/proc/{}/ns/net", it.pid)).join(" ");
         [("DEATHS_NETS", files), ("DEATHS_HOSTS", HOSTS.join(" "))]

@@ -98,7 +98,8 @@ impl Maker {
 
     fn bulk(&mut self) -> String {
         let before = self.one_in(2);
-        // What exceeds a small ring before anybody reads goes down to the kernel path, and up again behind it.
+        // If more is sent before a read than a small ring holds, the direction goes down to the kernel path, and up
+        // again.
         let length = match (before, self.rng.u32(0..4)) {
             (true, 0..=2) => self.rng.u32(60_000..150_000),
             (false, 0) => self.rng.u32(1..=1 << 20),
@@ -254,7 +255,7 @@ impl Player {
         format!("{settings}LD_PRELOAD={} {} {}", library::path().display(), self.program.display(), file.display())
     }
 
-    /// Where a run differs from one on the kernel, in one of `tries` of each.
+    /// The difference between a run and a run on the kernel, if one of `tries` pairs of runs shows one.
     pub fn difference(&self, text: &str, mode: &Mode, tries: u32) -> Option<String> {
         (0..tries).find_map(|_| {
             let (kernel, said) = (self.play(text, None), self.play(text, Some(mode)));
@@ -262,7 +263,7 @@ impl Player {
         })
     }
 
-    /// Whether the kernel says the same again, and ended by itself: otherwise the program proves nothing.
+    /// Whether a second run on the kernel says the same, and ended by itself; otherwise the program proves nothing.
     pub fn is_steady(&self, text: &str, kernel: &Said) -> bool {
         let again = self.play(text, None);
         kernel.operations > 0 && difference(kernel, &again).is_none()
@@ -344,8 +345,9 @@ pub fn difference(kernel: &Said, said: &Said) -> Option<String> {
         .then(|| format!("    kernel:    {}\n    underpass: {}", line(&kernel.lines), line(&said.lines)))
 }
 
-/// Whether a run may say `said` where it says `kernel` on the kernel. A further edge does no harm, but none may be missing; of
-/// room (`o`) the kernel tells with every edge, and whoever was not refused does not wait for it.
+/// Whether a run may say `said` where it says `kernel` on the kernel. A further edge does no harm, but none may be
+/// missing. An edge of room (`o`) may be missing: the kernel reports room with every edge, and a program that was not
+/// refused does not wait for it.
 fn agrees(kernel: &str, said: &str) -> bool {
     let others = |line: &str| line.split(' ').filter(|word| !word.contains('~')).collect::<Vec<_>>().join(" ");
     let told = |id: &str, bit: char| edges(said).any(|(it, bits)| it == id && bits.contains(bit));

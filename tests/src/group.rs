@@ -18,7 +18,7 @@ pub struct Group {
 /// Those that have been started and not dropped.
 static ALL: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
-/// From now on a panic kills all groups, also where it ends this process at once.
+/// From now on a panic kills all groups, also if it ends this process at once.
 pub fn end_with_a_panic() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |what| {

@@ -151,7 +151,7 @@ fn build_apart(folder: &str, cfg: &str) -> PathBuf {
     let mut build = cargo();
     build.args(["build", "--quiet", "--release", "-p", "underpass-preload"]).current_dir(workspace());
     build.env("CARGO_TARGET_DIR", &folder).env("RUSTFLAGS", format!("--cfg {cfg}"));
-    // It need not be fast.
+    // This build need not be fast.
     build.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     assert!(build.status().expect("cargo").success(), "the library does not build with {cfg}");
     folder.join("release/libunderpass.so")

@@ -11,7 +11,7 @@ pub struct Mode {
     pub name: &'static str,
     /// Its settings.
     pub settings: &'static [(&'static str, &'static str)],
-    /// So many messages go each way first; without them a scenario itself goes through the switch to the fast path.
+    /// How many messages go each way first; without them, the switch to the fast path falls into the scenario itself.
     pub warm: u32,
     /// Connections find their other ends. If not, all of them are on kernel TCP for good as soon as they look for those.
     pub meets: bool,
@@ -30,13 +30,14 @@ pub fn all() -> impl Iterator<Item = &'static Mode> {
     own().chain(is_wanted.then(brokered))
 }
 
-/// Those that `make test` plays. The one with the broker takes a build of the library of its own, and `make brokered` plays it.
+/// The modes that `make test` plays. The mode with the broker needs a library that was built for it; `make brokered`
+/// plays it.
 pub fn tested() -> impl Iterator<Item = &'static Mode> {
     let asks_broker = std::env::var("UNDERPASS_TEST_MODE").is_ok_and(|only| only == BROKERED);
     own().chain(asks_broker.then(brokered))
 }
 
-/// Those that need no broker, or the one that is wanted alone.
+/// The modes that need no broker, or the single mode that is asked for.
 fn own() -> impl Iterator<Item = &'static Mode> {
     let only = std::env::var("UNDERPASS_TEST_MODE").ok();
     MODES.iter().filter(move |mode| only.as_ref().is_none_or(|only| only == mode.name))
@@ -56,7 +57,7 @@ fn brokered() -> &'static Mode {
     })
 }
 
-/// Those that need no broker.
+/// The modes that need no broker.
 pub const MODES: &[Mode] = &[
     Mode { name: "default", settings: &[], warm: 40, meets: true },
     Mode { name: "at once", settings: AT_ONCE, warm: 40, meets: true },

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use crate::group::Group;
 
-/// Ports that the kernel gives to nobody by itself, unless its range was changed (ip_local_port_range).
+/// Ports that the kernel does not choose by itself, unless its range was changed (ip_local_port_range).
 const PORTS: Range<u16> = 20_000..32_000;
 
-/// A port that nobody has, on any address, and that no other test of this process gets.
+/// A port that is free on all addresses, and that no other test of this process gets.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Those of another process begin elsewhere.
+    // The ports of another test process begin elsewhere.
     let begin = std::process::id().wrapping_mul(97);
     for _ in PORTS {
         let number = begin.wrapping_add(NEXT.fetch_add(1, Relaxed));

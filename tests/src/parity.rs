@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// How a program is compiled.
 #[derive(Clone, Copy, Debug)]
 pub enum Flavour {
-    /// As most programs are.
+    /// Compiled as most programs are.
     Plain,
     /// With the checked aliases of libc (`__recv_chk` and others).
     Fortified,
@@ -197,7 +197,7 @@ pub fn compile(family: &str, flavour: Flavour) -> PathBuf {
     };
     let program = folder.join(format!("{family}{suffix}"));
     if family == "processes" {
-        // What it executes where the library cannot follow.
+        // The program that it executes where the library cannot follow.
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/static-cat.c");
         cc(&folder.join("static-cat"), &["-O1", "-static"], &[source]);
     }

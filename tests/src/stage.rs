@@ -148,8 +148,8 @@ pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
-/// Copies a program that is to be executed. By another process: what another test forks meanwhile would have the copy open for
-/// writing, and nobody could execute it (ETXTBSY).
+/// Copies a program that is to be executed. Another process copies it: a child that another test forks meanwhile would
+/// have the copy open for writing, so that it could not be executed (ETXTBSY).
 pub fn copy_program(from: &Path, to: &Path) {
     assert!(Command::new("cp").args([from, to]).status().expect("cp").success());
 }

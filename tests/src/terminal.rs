@@ -51,7 +51,7 @@ impl Terminal {
         let end = || program_side.try_clone().expect("a descriptor");
         let child = session.stdin(end()).stdout(end()).stderr(end()).spawn().expect("setsid");
         let keys = File::from(ours);
-        // What lies beyond is not looked at: of the largest terminal that there can be, that would take gigabytes.
+        // Only this part of the screen is kept: all of the largest possible terminal would take gigabytes.
         let (lines, columns) = (lines.min(512), columns.min(1024));
         let screen = Arc::new(Mutex::new(vt100::Parser::new(lines, columns, 0)));
         let (mut from, to) = (keys.try_clone().expect("a descriptor"), Arc::clone(&screen));

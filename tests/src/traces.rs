@@ -26,8 +26,8 @@ pub fn segments_of(pids: &[u32]) -> Vec<String> {
     left.map(String::from).collect()
 }
 
-/// Whether there is a buffer that `pid` has made to capture, whoever has it attached. It may have made the directory too, which
-/// is for all and much smaller.
+/// Whether there is a capture buffer that `pid` has made, even if only other processes have it attached. The process
+/// may have made the directory too, which is for all and much smaller.
 pub fn has_buffer_of(pid: u32) -> bool {
     const LEAST: u32 = 32 << 20;
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();

@@ -26,7 +26,7 @@ const LONGER_MS: usize = 50;
 /// How long something that must happen may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Where the two ends are, and who keeps the daemon's socket.
+/// Where the two ends are, and which process keeps the daemon's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
     /// Two users of one host; the daemon makes its socket itself.
@@ -63,7 +63,7 @@ pub struct Plan {
     pub pace: Duration,
     /// Connections that are kept, that come and go, and that have a thread of their own each.
     pub connections: [u32; 3],
-    /// Of what is random.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
@@ -88,7 +88,8 @@ impl Outcome {
 
     /// What is not as it must be; empty if all is.
     pub fn complaints(&self) -> Vec<String> {
-        // What a fault causes comes with many of them. A few in a long time are chance, on a machine that does other things.
+        // Slow messages that faults cause come with many faults. A few in a long time are chance, on a machine that
+        // does other things too.
         let allowed = 1 + self.faults / 20;
         let (slow, usual) = (self.underpass.slow, self.kernel.slow);
         let late = self.late();
@@ -319,7 +320,7 @@ fn endure(yard: &mut Yard, places: &[Place<'_>; 2], host: &str, plan: &Plan) -> 
         at_first = fast_connections(client);
         is_kernel_only() || at_first >= lasting
     });
-    // Those that come and go may be among them.
+    // Connections that come and go may have been counted.
     let [_, passing, threads] = plan.connections;
     let expected = at_first.saturating_sub(u64::from(passing + threads));
 
@@ -357,7 +358,7 @@ fn befall(yard: &mut Yard, random: &mut fastrand::Rng, pace: Duration) {
             rest();
             broker.start_anew(stage);
         }
-        // As an upgrade does it.
+        // As in an upgrade.
         1 => {
             broker.end();
             broker.start_anew(stage);

@@ -90,7 +90,7 @@ impl Yard {
         server
     }
 
-    /// Whatever `client` sends comes back from `server`, and all of it goes fast once they have met.
+    /// All that `client` sends comes back from `server`, and goes fast once the two have met.
     pub fn assert_fast_echo(&self, what: &str, server: &Place<'_>, client: &Place<'_>) {
         let ends = [server, client];
         let fast = || ends.map(|it| it.user.run.fast(None).connections);

@@ -1,5 +1,5 @@
-//! Whatever libc offers that takes a descriptor either has a function of the library's in front of it, or a reason why it
-//! needs none. A newer libc that offers more fails here.
+//! Each function of libc that takes a descriptor either has a function of the library in front of it, or a reason why
+//! it needs none. A newer libc with more functions fails here.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,7 +25,7 @@ fn offers(library: &Path) -> BTreeSet<String> {
     entries.collect()
 }
 
-/// What a function is called without the marks of its aliases.
+/// The name of a function without the marks of its aliases.
 fn plainly(name: &str) -> &str {
     let name = name.strip_prefix("_IO_").unwrap_or(name).trim_start_matches('_');
     let name = name.strip_suffix("_chk").unwrap_or(name);

@@ -9,7 +9,7 @@
 //! Each packet is one record: a [`header`] and a body, all numbers little-endian. The length of a record follows from its
 //! kind. Parsing takes any octets and never panics; a record that parses is the only spelling of its meaning.
 //!
-//! Whoever administers the daemon sends an [`Inquiry`] and gets its [`State`].
+//! The command sends an [`Inquiry`] for the administrator, and gets the daemon's [`State`].
 //!
 //! The library uses this crate inside of programs: it allocates nothing and depends on nothing.
 

@@ -1,4 +1,4 @@
-//! How the daemon fares: for whoever administers or explains it. The library does not ask.
+//! The state of the daemon, for `underpass metrics`, `doctor` and `policy explain`. The library does not ask for it.
 
 use crate::error::WireError;
 use crate::fields::{Reader, Writer};
@@ -68,7 +68,7 @@ pub struct Abilities {
     pub numbers: bool,
     /// It proves connections of its own network namespace by their addresses.
     pub addresses: bool,
-    /// It knows who asks without a race.
+    /// It learns which process asks without a race.
     pub pidfd: bool,
 }
 

@@ -115,7 +115,7 @@ proptest! {
         }
     }
 
-    /// What parses is the only spelling of what it means, so nothing can hide in a record.
+    /// A record that parses is the only spelling of its meaning, so nothing can hide in a record.
     #[test]
     fn what_parses_has_one_spelling(it in asks(), verdict in verdicts(), at: usize, octet: u8, len: usize) {
         let damaged = damage(&it.emit().unwrap(), at, octet, len);
@@ -149,7 +149,7 @@ const STATE: State = State {
     counts: None,
 };
 
-/// Nobody reads counts that are said not to be there, and nobody takes an ability for another version's.
+/// Counts that are marked as absent are not read, and no ability is taken for another version's.
 #[test]
 fn a_state_has_no_hidden_counts_and_no_unknown_abilities() {
     let mut hidden = STATE.emit();

@@ -25,11 +25,11 @@ impl Algorithm {
 /// A packet's sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nobody looked, because the link guarantees the octets.
+    /// No sum was computed, because the link guarantees the octets.
     Skipped,
-    /// Of [`Algorithm::Internet`].
+    /// The sum of [`Algorithm::Internet`].
     Internet(internet::Sum),
-    /// Of [`Algorithm::Fletcher`].
+    /// The sums of [`Algorithm::Fletcher`].
     Fletcher(fletcher::Sums),
 }
 

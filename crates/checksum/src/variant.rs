@@ -58,7 +58,7 @@ impl Variant {
         fastest().0
     }
 
-    /// Those that this processor has, the slowest first.
+    /// The variants that this processor has, the slowest first.
     pub fn available() -> impl Iterator<Item = Variant> {
         Variant::ALL.into_iter().filter(|it| it.is_available())
     }

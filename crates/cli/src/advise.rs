@@ -40,7 +40,7 @@ fn check(evidence: &Evidence, arguments: &AdviseArguments) -> Result<(), Failure
     let limit = arguments.minutes.map(|minutes| Duration::from_secs(60 * u64::from(minutes)));
     let checked = check::run(evidence, &options, check::Request { seed: arguments.seed, limit, again, skipped })
         .map_err(|error| if error.is::<OtherCheck>() { Failure::WrongUse(error) } else { Failure::Failed(error) })?;
-    // First, as nobody may be there any more to whom it could be printed.
+    // Before it is printed, because the reader of standard output may be gone.
     if let Some(file) = &arguments.json {
         let text = serde_json::to_string_pretty(&checked.check).context("cannot write the check as JSON")?;
         write(file, &(text + "\n"))?;

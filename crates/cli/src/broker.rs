@@ -17,7 +17,7 @@ use underpass_segment::config::SocketPath;
 pub enum Contact {
     /// The setting `broker` names no socket.
     Unasked,
-    /// Nobody listens.
+    /// No daemon listens.
     Absent,
     /// This user may not ask.
     Barred(io::Error),
@@ -66,7 +66,7 @@ fn inquire(path: &Path, patience: Duration) -> Result<Contact, Errno> {
             Ok(0) | Err(Errno::INTR) => continue,
             result => result?,
         };
-        // One octet more tells a longer packet.
+        // With room for one octet more, a packet that is too long is seen to be.
         let mut octets = [0; state::LEN + 1];
         let len = match rustix::io::read(&socket, &mut octets[..]) {
             Err(Errno::AGAIN | Errno::INTR) => continue,

@@ -62,14 +62,14 @@ pub enum Command {
 /// The program is started as if it had been run directly: its exit code, its signals and the terminal are its own. Programs
 /// that it starts are run under Underpass too. Both ends of a connection have to be, or it stays on kernel TCP.
 ///
-/// A program that cannot be helped (statically linked, written in Go, setuid, 32-bit, of another C library) is run all the
-/// same, after one line on standard error that says why; its connections are ordinary ones.
+/// A program that cannot be accelerated (statically linked, written in Go, setuid, 32-bit, of another C library) is run
+/// all the same, after one line on standard error that says why; its connections are ordinary ones.
 ///
-/// io_uring bypasses the library, so setting one up fails with ENOSYS ("not implemented") and programs fall back to epoll,
-/// unless io_uring=allow is set. The library sees to that where the program uses liburing or libc. Only where the program, or
-/// a library that it is linked with, makes the system call itself does it take a seccomp filter, and for a user without
-/// CAP_SYS_ADMIN the no_new_privs bit (prctl(2)): sudo and other setuid programs started from within then do not get their
-/// privileges. io_uring=deny installs that filter for every program.
+/// io_uring bypasses the library, so setting one up fails with ENOSYS ("not implemented") and programs fall back to
+/// epoll, unless io_uring=allow is set. The library does that where the program uses liburing or libc. Where the
+/// program, or a library that it is linked with, makes the system call itself, `underpass run` installs a seccomp
+/// filter instead, and for a user without CAP_SYS_ADMIN it sets the no_new_privs bit (prctl(2)): sudo and other setuid
+/// programs started from within then do not get their privileges. io_uring=deny installs that filter for every program.
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
@@ -101,7 +101,7 @@ pub struct RunArguments {
     #[arg(long)]
     pub json: bool,
 
-    /// Do not say when a program cannot be helped
+    /// Do not say when a program cannot be accelerated
     #[arg(long, short)]
     pub quiet: bool,
 
@@ -172,9 +172,10 @@ pub struct DoctorArguments {
 
 /// Run a program on kernel TCP and under Underpass, and compare what it does
 ///
-/// The program is run several times, by turns. Compared are what it writes to standard output and standard error, how it ends,
-/// and how long it takes. A round under Underpass must do what one on kernel TCP did. How many connections went fast is said too:
-/// where none did, nothing is proven. Both ends of a connection have to be started by the program, or be under Underpass already.
+/// The program is run several times, by turns. Compared are what it writes to standard output and standard error, how
+/// it ends, and how long it takes. A round under Underpass must do what one on kernel TCP did. The number of
+/// connections that went fast is shown too: if none did, the comparison proves nothing. Both ends of a connection have
+/// to be started by the program, or run under Underpass already.
 ///
 /// Standard input is read to its end once and given to each run; a terminal is not read. What the program leaves running in its
 /// process group is ended after each run. Ctrl-C ends the program and the comparison.
@@ -195,7 +196,7 @@ pub struct DiffArguments {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole::<u32, 100>, allow_negative_numbers = true)]
     pub rounds: u32,
 
-    /// Leave out lines in which this is found, since they differ by nature (times, process numbers); may be repeated
+    /// Leave out lines that match, because they differ from run to run (times, process numbers); may be repeated
     #[arg(long, value_name = "REGEX", action = ArgAction::Append)]
     pub ignore: Vec<String>,
 
@@ -245,9 +246,9 @@ pub enum PolicyCommand {
 
 /// Say whether connections between two processes may be fast, and what decides that
 ///
-/// Looks at the users, groups, control groups and namespaces of both processes, asks underpassd how it fares, and goes through the
-/// policy as underpassd does. A rule may depend on ports: name the port of an end behind its process. A user sees little of the
-/// processes of others, so this says more to root.
+/// Looks at the users, groups, control groups and namespaces of both processes, asks underpassd for its state, and goes
+/// through the policy as underpassd does. A rule may depend on ports: name the port of an end behind its process. A
+/// user sees little of other users' processes, so root gets a fuller answer.
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
@@ -289,15 +290,16 @@ fn end(text: &str) -> Result<(u32, Option<u16>), String> {
 
 /// List the connections of programs that run under Underpass, and the path of each
 ///
-/// Lists every TCP connection of this user's programs under Underpass, in this network and IPC namespace, as `ss -t` does, with
-/// the path of each direction. Root sees those of all users in all namespaces. The programs are not disturbed: their tables are
-/// read, for a moment and without a lock.
+/// Lists every TCP connection of this user's programs under Underpass, in this network and IPC namespace, as `ss -t`
+/// does, with the path of each direction. Root sees the connections of all users in all namespaces. The programs are
+/// not disturbed: their tables are read, for a moment and without a lock.
 ///
-/// "ring" is shared memory, "kernel" is kernel TCP. Out is the direction from this process, in the direction to it. Unread is what
-/// was sent and not yet received, in the ring. Bytes count from the beginning of the connection; where `run --stats` follows a
-/// process, that process subtracts what it has already reported. Waits are receives that found nothing. They poll before they
-/// sleep, unless the mean of the last waits is above spin_us. The reason says why a connection is on kernel TCP: see
-/// docs/reasons.md. "-" stands where a connection has carried too little to have counters.
+/// "ring" is shared memory, "kernel" is kernel TCP. "Out" is the direction from this process, "in" is the direction to
+/// it. "Unread" is what was sent and not yet received, in the ring. Bytes count from the beginning of the connection;
+/// where `run --stats` follows a process, that process subtracts what it has already reported. "Waits" are receives
+/// that found nothing. A wait polls before it sleeps, unless the mean of the last waits is above spin_us. The reason
+/// says why a connection is on kernel TCP: see docs/reasons.md. "-" means that a connection has carried too little to
+/// have counters.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underpass ss
@@ -318,9 +320,9 @@ pub struct SsArguments {
 
 /// Watch the connections of programs that run under Underpass
 ///
-/// What `underpass ss` lists, live and busiest first: bytes by path, doorbells and sleeps, all as rates per second. Each connection
-/// is listed by its ends, so one between two programs under Underpass has two lines. At the top stand the sums of what is shown and
-/// the share that went fast, below the list what is to be said of the chosen line.
+/// What `underpass ss` lists, live and busiest first: bytes by path, doorbells and sleeps, all as rates per second.
+/// Each connection is listed by its ends, so one between two programs under Underpass has two lines. The first lines
+/// are the sums of what is shown and the share that went fast; below the list are the details of the chosen line.
 ///
 /// The programs are not disturbed: their tables are read at each look, for a moment and without a lock.
 #[derive(Debug, Args)]
@@ -360,9 +362,10 @@ pub struct TopArguments {
 
 /// Move a live connection to kernel TCP, and keep it there
 ///
-/// Both directions go down at the next byte that is sent in each, whichever end sends it, and stay down until `underpass unpin`
-/// or the end of the connection. One that is not fast yet is kept from going up. No byte is lost, and neither program notices.
-/// `underpass ss` tells processes and descriptors, and gives the reason `asked` for what is pinned.
+/// Both directions go down at the next byte that is sent in each, whichever end sends it, and stay down until
+/// `underpass unpin` or the end of the connection. A connection that is not fast yet is kept from going up. No byte is
+/// lost, and neither program notices. `underpass ss` lists processes and descriptors, and shows the reason `asked` for
+/// a pinned connection.
 ///
 /// It is the connection that is pinned, in all processes that have it, and by either of its ends.
 #[derive(Debug, Args)]
@@ -386,8 +389,8 @@ pub struct PinArguments {
 
 /// Let a connection go up again that `underpass pin` has moved to kernel TCP
 ///
-/// Each direction may go up with the next byte that is sent in it, as any connection does that has proven itself. A connection
-/// that Underpass itself keeps on kernel TCP for good stays there; the reason is given.
+/// Each direction may go up with the next byte that is sent in it. A connection that Underpass itself keeps on kernel
+/// TCP for good stays there; the reason is shown.
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
@@ -454,8 +457,8 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// The programs are not disturbed: their tables are read at each look, for a moment and without a lock. What a connection
 /// carried after the last look before its end is not counted.
 ///
-/// Whether underpassd answers is told too. How much it does (meetings, refusals by reason, clients, pools and their bytes) it tells root,
-/// and the user that it runs as.
+/// The output also says whether underpassd answers. Only root, and the user that underpassd runs as, are told how much
+/// it does (meetings, refusals by reason, clients, pools and their bytes).
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underpass metrics
@@ -506,20 +509,23 @@ fn seconds(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "a number of seconds from 0 to 3600 is needed".into())
 }
 
-/// Write what fast connections carry to a file for Wireshark, as tcpdump does of others
+/// Write what fast connections carry to a file for Wireshark, as tcpdump does for kernel TCP
 ///
-/// The bytes of a connection that goes through shared memory are on no network interface, so tcpdump does not see them. While this
-/// runs, your programs under Underpass (for root those of all users in all namespaces) copy what they send through shared memory to
-/// a buffer of this command, which writes it as TCP packets: real addresses and ports, the position in the stream as sequence
-/// number, and when it was sent. The handshake is made up when a connection is first seen; its comment names the processes. What goes by kernel TCP, as the beginning of each
-/// connection does, is left to tcpdump; where it lies between captured bytes, Wireshark says that they were not captured.
+/// The bytes of a connection that goes through shared memory are on no network interface, so tcpdump does not see them.
+/// While this command runs, your programs under Underpass (for root, the programs of all users in all namespaces) copy
+/// what they send through shared memory to a buffer of this command, which writes it as TCP packets with real addresses
+/// and ports, the position in the stream as sequence number, and the time of sending. The handshake is made up when a
+/// connection is first seen; its comment names the processes. What goes by kernel TCP, as the beginning of each
+/// connection does, is left to tcpdump; where it lies between captured bytes, Wireshark says that they were not
+/// captured.
 ///
-/// Nothing is asked of the programs, which may have been started before or start meanwhile. Until the end each of their sends takes
-/// one or two microseconds longer, and some 15 after a sleep. If they send more than can be written, they do not wait: the rest is dropped, and said.
-/// If this command is killed, its buffer goes with it, and they go on as before.
+/// The programs may have been started before this command, or may start later. Until the capture ends, each of their
+/// sends takes one or two microseconds longer, and some 15 after a sleep. If they send more than can be written, they
+/// do not wait: the rest is dropped, and the command says so. If this command is killed, its buffer goes with it, and
+/// the programs go on as before.
 ///
-/// Filter: conditions joined by "and": port NUMBER, host ADDRESS, pid NUMBER. A condition holds for both directions of a
-/// connection of which either end fits.
+/// Filter: conditions joined by "and": port NUMBER, host ADDRESS, pid NUMBER. A condition selects both directions of a
+/// connection if either end matches.
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
@@ -547,7 +553,7 @@ pub struct CaptureArguments {
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = whole::<u32, 1024>, allow_negative_numbers = true)]
     pub buffer: u32,
 
-    /// Say at the end how much it was as JSON, on standard error
+    /// Print the totals as JSON at the end, on standard error
     #[arg(long)]
     pub json: bool,
 
@@ -603,7 +609,7 @@ pub enum SuiteName {
     Pingpong,
     /// Throughput, over write size
     Stream,
-    /// Real servers with their load generators, from Redis to MariaDB, those that are installed
+    /// Real servers with their load generators, from Redis to MariaDB, as far as they are installed
     Apps,
     /// Connecting, many pairs at once, idle connections, waking, start-up
     Setup,
@@ -622,8 +628,8 @@ pub enum SuiteName {
 
 /// Show within three minutes what to expect, and leave a record and a report
 ///
-/// Echoes, streams, and those of Redis, memcached, nginx and PostgreSQL that are installed, on kernel TCP and under Underpass in
-/// turn. The record (JSON) and the report (HTML) are written to a directory, named by date and host.
+/// Measures echoes, streams, and Redis, memcached, nginx and PostgreSQL as far as they are installed, on kernel TCP and
+/// under Underpass in turn. The record (JSON) and the report (HTML) are written to a directory, named by date and host.
 #[derive(Debug, Args)]
 pub struct DemoArguments {
     /// Where to write
@@ -664,10 +670,12 @@ pub struct ReportArguments {
 
 /// Say from records where protocol work should run, what that gains, and how sure that is
 ///
-/// For each piece of work that was measured in more than one way (transport, layers, link, driver's algorithms, checksum) and for
-/// each range of message sizes: which way to take, the gain over the default with its 95 % interval, and the rows of the record
-/// that this rests on. A way is advised if it is surely better, by 5 % or more, or if it is likely so and nothing is sure, which it
-/// says; "no offload" and "not distinguishable" leave the default. What was not measured is named with the command that measures it.
+/// The advice covers each piece of work that was measured in more than one way (transport, layers, link, driver's
+/// algorithms, checksum), for each range of message sizes. It says which way to take, the gain over the default with
+/// its 95 % interval, and the rows of the record that it is based on. A way is advised if it is surely better, by 5 %
+/// or more. If nothing is sure, a way that is probably better is advised, and the advice says so. The answers "no
+/// offload" and "not distinguishable" mean the default. What was not measured is listed with the command that measures
+/// it.
 ///
 /// The placement is written as TOML too, for programs.
 #[derive(Debug, Args)]
@@ -695,8 +703,8 @@ pub struct AdviseArguments {
     #[arg(long, value_name = "FILE", requires = "check", value_hint = ValueHint::FilePath)]
     pub json: Option<PathBuf>,
 
-    /// With --check: write what was measured as a record, after each experiment; what it has of an earlier run of the same check is not
-    /// measured again
+    /// With --check: write what was measured as a record, after each experiment; what the record has from an earlier
+    /// run of the same check is not measured again
     #[arg(long, value_name = "FILE", requires = "check", value_hint = ValueHint::FilePath)]
     pub record: Option<PathBuf>,
 
@@ -704,7 +712,8 @@ pub struct AdviseArguments {
     #[arg(long, value_name = "N", requires = "check", value_parser = whole::<u32, 10_000>, allow_negative_numbers = true)]
     pub minutes: Option<u32>,
 
-    /// With --check: the endpoints of a survey, as for underpass survey; those of survey --local are made again by themselves, as root
+    /// With --check: the endpoints of a survey, as for underpass survey; the endpoints of survey --local are made again
+    /// without this, as root
     #[arg(long, value_name = "ENDPOINTS", requires = "check", value_hint = ValueHint::FilePath)]
     pub endpoints: Option<PathBuf>,
 
@@ -741,11 +750,12 @@ pub struct MeasureArguments {
 
 /// Measure throughput and latency between every ordered pair of endpoints
 ///
-/// Endpoints are hosts, a SmartNIC's own cores, virtual machines, containers and network namespaces, each with `underpass agent`.
-/// Throughput is measured by iperf3, latency by sockperf or qperf, idle and beside a stream, and a file is sent over TLS by OpenSSL,
-/// encrypted by the sender or by the SmartNIC beside it. Processor time is taken at both ends. Pairs between which Underpass has a
-/// fast path (one host, network namespace and user, and the library at both) are measured under it too, and so is each endpoint with
-/// itself. The order of all samples is mixed by a seed, which is printed.
+/// Endpoints are hosts, a SmartNIC's own cores, virtual machines, containers and network namespaces, each with
+/// `underpass agent`. Throughput is measured by iperf3, latency by sockperf or qperf, idle and beside a stream, and a
+/// file is sent over TLS by OpenSSL, encrypted by the sender or by the SmartNIC beside it. Processor time is taken at
+/// both ends. Pairs between which Underpass has a fast path (one host, network namespace and user, and the library at
+/// both) are measured under Underpass too, and so is each endpoint with itself. The order of all samples is mixed by a
+/// seed, which is printed.
 ///
 /// The record (JSON) has every sample. Until it is written, each sample is kept in a journal beside it; the same command goes on
 /// where an interrupted one has ended, and measures nothing twice.
@@ -810,12 +820,12 @@ pub struct SurveyArguments {
 
 /// Take part in a survey: measure what `underpass survey` asks for
 ///
-/// An agent knows a list of measurements and nothing else: no request names a program or a file. It serves one coordinator at a
-/// time, and ends what it has started when that is gone.
+/// An agent knows a list of measurements and nothing else: no request names a program or a file. It serves one
+/// coordinator at a time, and ends what it has started when the coordinator is gone.
 ///
-/// A coordinator proves that it knows the token: the content of a file that only its owner can read, the same at both. It is never
-/// sent. What both say is not secret, and cannot be changed on the way. Measurements themselves are not protected: their servers
-/// listen at the endpoint's address while they run.
+/// A coordinator proves that it knows the token: the content of a file that only its owner can read, the same at both.
+/// The token is never sent. The messages between the two are not secret, but cannot be changed on the way. Measurements
+/// themselves are not protected: their servers listen at the endpoint's address while they run.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underpass agent

@@ -51,7 +51,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// An error whose type nobody tells apart.
+/// An error of any other type is a plain failure.
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         Failure::Failed(error)

@@ -18,7 +18,8 @@ use crate::settings::LIBRARY_VARIABLE;
 const NAME: &str = "libunderpass.so";
 /// Where an installation has it, seen from the directory of the command; the first is that of a build.
 const PLACES: [&str; 3] = [".", "../lib/underpass", "../lib"];
-/// What the file's name has to have in it: by that a program tells whether the one that it executes loads the library too.
+/// What the library's file name must contain: by that, an accelerated program that executes another one tells whether
+/// that one loads the library too.
 const MARK: &str = "libunderpass";
 /// And what has to be its end: a compiler that works on Underpass has many files with names like that mapped.
 const ENDING: &str = ".so";
@@ -33,7 +34,7 @@ pub enum LibraryError {
     /// It is in none of its places.
     #[error("cannot find {NAME}; it was looked for in\n{}\nbuild it (`cargo build --release`), put it in one of these places, or say where it is with {LIBRARY_VARIABLE}=PATH", list(.0))]
     Nowhere(Vec<(PathBuf, io::Error)>),
-    /// Where the command itself is cannot be told.
+    /// It cannot be found out where the command itself is.
     #[error(
         "cannot tell where the command is, beside which {NAME} is looked for, since /proc/self/exe cannot be read ({0}); mount /proc, or say where the library is with {LIBRARY_VARIABLE}=PATH"
     )]
@@ -103,14 +104,14 @@ pub fn find() -> Result<PathBuf, LibraryError> {
     Ok(path)
 }
 
-/// Whether a file of this name is the library, as far as a name tells. /proc/PID/maps says of one that was replaced that it is
+/// Whether a file of this name is the library, as far as a name tells. /proc/PID/maps marks a file that was replaced as
 /// deleted.
 pub fn is_library_name(name: &str) -> bool {
     name.contains(MARK) && name.trim_end_matches(" (deleted)").ends_with(ENDING)
 }
 
-/// The loader's variable with the library first, and whatever it had, but for other copies of the library: each would carry
-/// every connection.
+/// The loader's variable with the library first, then what it had before, without other copies of the library: each
+/// copy would carry every connection.
 pub fn preload(library: &Path) -> OsString {
     let had = env::var_os(PRELOAD).unwrap_or_default();
     let library = library.as_os_str().as_bytes();
@@ -133,8 +134,8 @@ pub fn without() -> OsString {
     OsString::from_vec(entries.collect::<Vec<_>>().join(&b':'))
 }
 
-/// Tells the library from another, from a text, or from a part of one that a careless copy left: the loader would pass them
-/// over, or load what carries nothing.
+/// Tells the library from another library, from a text, and from the part of a library that a broken copy left: the
+/// loader would pass these over, or load one that carries no connection.
 fn is_library(path: &Path) -> io::Result<()> {
     // To open what is no file may take for ever.
     if !fs::metadata(path)?.is_file() {

@@ -43,14 +43,14 @@ pub struct Setting {
     pub key: &'static Key,
     /// The value as it was written.
     pub text: String,
-    /// Who said so.
+    /// Where it came from.
     pub origin: Origin,
 }
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody said anything.
+    /// No flag, variable or file sets the key.
     Default,
     /// This line of a file.
     File(PathBuf, usize),
@@ -277,7 +277,7 @@ fn read(path: &Path) -> io::Result<String> {
         if fits { Ok(()) } else { Err(io::Error::other("it is not a regular file")) }
     };
     check(fs::metadata(path)?.file_type())?;
-    // By now the name may be another file's, such as a FIFO's, whose other end nobody opens.
+    // By now the name may belong to another file, such as a FIFO whose other end is never opened.
     let file = fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     check(file.metadata()?.file_type())?;
     let mut text = String::new();

@@ -177,7 +177,7 @@ fn row(series: &Series) -> Option<Vec<String>> {
     Some(vec![key.sender.clone(), key.receiver.clone(), key.figure(), series.unit.show(summary.median), interval])
 }
 
-/// Of which kind an error of a survey or an agent is.
+/// Which kind of failure an error of a survey or an agent is.
 pub fn failure(error: anyhow::Error) -> Failure {
     let survey = error.downcast_ref::<SurveyError>().is_some_and(|error| {
         use SurveyError::{Complete, Journal, NoJournal, NotASurvey};

@@ -24,7 +24,7 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
     crate::main()
 }
 
-/// As Rust's own start-up has it: a broken pipe is an error value and not the end of the process.
+/// Ignores SIGPIPE as Rust's own start-up does: a broken pipe is an error value and not the end of the process.
 pub fn ignore_broken_pipes() {
     // SAFETY: sets a disposition; no handler is installed.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -108,7 +108,8 @@ pub fn exec(path: &Path, arguments: &[&OsStr]) -> io::Error {
 pub fn deny_io_uring(may_restrict: bool) -> io::Result<()> {
     const NUMBER_AT: u32 = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
     let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-    // io_uring_setup came after system calls had got one number on all architectures, so that none is told apart here.
+    // io_uring_setup came after new system calls had begun to get the same number on all architectures, so that the
+    // filter needs no check of the architecture.
     let mut filter = [
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, NUMBER_AT),
         statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
@@ -209,13 +210,13 @@ impl HeldSignals {
 }
 
 impl HeldSignals {
-    /// Stops this process and its group by SIGTSTP, as the terminal would, until somebody continues it; `false` if the kernel
-    /// left that out because nobody would (an orphaned process group, setpgid(2)).
+    /// Stops this process and its group by SIGTSTP, as the terminal would, until SIGCONT comes; `false` if the kernel
+    /// left that out because no shell would send one (an orphaned process group, setpgid(2)).
     pub fn stop(&self) -> bool {
         let mut only = MaybeUninit::uninit();
         let mut pending = MaybeUninit::uninit();
-        // SAFETY: each call gets a filled structure, or fills it. Whoever continues this process does so by a SIGCONT, which
-        // is held back and therefore pending.
+        // SAFETY: each call gets a filled structure, or fills it. The process that continues this one sends SIGCONT,
+        // which is held back and therefore pending.
         unsafe {
             libc::signal(libc::SIGTSTP, libc::SIG_DFL);
             libc::sigemptyset(only.as_mut_ptr());
@@ -233,7 +234,7 @@ impl HeldSignals {
 pub struct HeldStop(libc::sigset_t);
 
 impl HeldStop {
-    /// From now on it stops this process no more by itself.
+    /// Blocks SIGTSTP: from now on it stops this process only in [`HeldStop::let_through`].
     pub fn hold() -> HeldStop {
         let mut only = MaybeUninit::uninit();
         // SAFETY: each call gets a filled structure, or fills it; nobody wants the mask of before.
@@ -255,7 +256,8 @@ impl HeldStop {
         }
     }
 
-    /// Stops here if it has come, until somebody continues this process. The kernel leaves that out where nobody would.
+    /// Stops here if SIGTSTP has come, until SIGCONT comes. The kernel leaves the stop out where no shell would send
+    /// one.
     pub fn let_through(&self) {
         // SAFETY: the set was filled by `hold`.
         unsafe {
@@ -282,9 +284,9 @@ pub enum Change {
 /// The process group of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessGroup {
-    /// Its parent's.
+    /// The child stays in its parent's group.
     Shared,
-    /// One that it leads.
+    /// The child leads a group of its own.
     Own {
         /// Whether the group is put into the foreground of the terminal.
         foreground: bool,
@@ -294,8 +296,8 @@ pub enum ProcessGroup {
 impl Child {
     /// Forks; the child runs `body`, whose value is its exit code should it return.
     ///
-    /// The child has the signals as they were before `held`, and is killed when its parent is killed: whoever kills the
-    /// parent means the program.
+    /// The child has the signals as they were before `held`, and is killed when its parent is killed: a user who kills
+    /// the parent means the program.
     pub fn fork(held: &HeldSignals, group: ProcessGroup, body: impl FnOnce() -> c_int) -> io::Result<Child> {
         // SAFETY: getpid cannot fail. There is one thread, so the child may do whatever its parent might have done.
         let (parent, pid) = unsafe { (libc::getpid(), libc::fork()) };
@@ -346,7 +348,7 @@ impl Child {
         }
     }
 
-    /// Sends the child a signal; one that has just ended does not mind.
+    /// Sends the child a signal, without effect if the child has just ended.
     pub fn signal(&self, signal: c_int) {
         // SAFETY: the pid is our child, which is not reaped while `self` is asked to signal it.
         unsafe { libc::kill(self.0, signal) };

@@ -1,5 +1,5 @@
-//! What the system lets the daemon do. Whatever it does not is said once, at the start, with the remedy; the daemon goes on
-//! without it where it can.
+//! What the system lets the daemon do. Each ability that is missing is reported once, at the start, with the remedy;
+//! the daemon goes on without it where it can.
 
 use crate::evidence::Kernel;
 use crate::evidence::addresses::Addresses;
@@ -21,7 +21,7 @@ pub struct Abilities {
     pub evidence: Kernel,
     /// Cookie of the network namespace that the daemon is in (Linux 5.14).
     pub network: Option<u64>,
-    /// It knows who asks without a race (Linux 6.5).
+    /// It learns which process asks without a race (Linux 6.5).
     pub pidfd: bool,
     /// Descriptors that it may have.
     pub descriptors: u64,
@@ -30,24 +30,24 @@ pub struct Abilities {
 /// Whether connections are proven by their sequence numbers, and of which.
 #[derive(Clone, Debug)]
 pub enum Proof {
-    /// Those of this cgroup.
+    /// The connections of the processes in this cgroup.
     Of(PathBuf),
-    /// All.
+    /// All connections.
     All,
-    /// None.
+    /// No connection.
     Never,
 }
 
-/// Without what there is no use in a daemon.
+/// What makes a daemon useless here.
 #[derive(Debug, thiserror::Error)]
 pub enum Useless {
-    /// It could prove nothing.
+    /// The daemon could prove no connection.
     #[error(
         "nothing can be proven here: neither does a BPF program load, nor does the kernel answer questions about sockets \
          (sock_diag); see the warnings above"
     )]
     NoEvidence,
-    /// It could give no memory.
+    /// The daemon could give ends no shared memory.
     #[error("no memory can be made and sealed ({0}); let underpassd use memfd_create(2) and fcntl(2) with F_ADD_SEALS")]
     NoMemory(io::Error),
 }
@@ -126,7 +126,7 @@ fn has_peer_pidfd() -> bool {
     tried.is_ok()
 }
 
-/// As many descriptors as the hard limit allows; how many.
+/// Allows as many descriptors as the hard limit does; returns how many.
 fn raise_descriptors() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let highest = Rlimit { current: limit.maximum, ..limit };

@@ -1,8 +1,8 @@
 //! Work that clients can make last: taking their packets, looking at what came with them, and closing it.
 //!
 //! A descriptor that a client hands over can keep any call on it waiting (see [`crate::facts`]), even its close. So this
-//! work is done by threads, one piece at a time for each user. A user who keeps a thread waiting waits alone: the other
-//! users have the others, and the loop of the daemon never touches what a client has sent.
+//! work is done by threads, one piece at a time for each user. A user who keeps a thread waiting delays no other user:
+//! the others have the other threads, and the loop of the daemon never touches what a client has sent.
 
 use crate::packet::Packet;
 use crate::sys;
@@ -25,7 +25,7 @@ struct Job {
     socket: Arc<OwnedFd>,
 }
 
-/// One that has been taken.
+/// A packet that has been taken from a client's socket.
 #[derive(Debug)]
 pub struct Taken {
     /// Number of the client.
@@ -196,7 +196,7 @@ mod tests {
         drop(socket);
         fast.1.send(b"no record").unwrap();
         let [slow, fast] = [slow.0, fast.0].map(|it| Arc::new(OwnedFd::from(it)));
-        // Behind that close nothing is done of the same user; for another user it is.
+        // While that close lasts, the same user's packets wait behind it, and another user's do not.
         lanes.take(1, 6, slow.clone());
         lanes.take(1, 7, slow.clone());
         lanes.take(1, 9, slow);

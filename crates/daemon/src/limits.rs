@@ -72,14 +72,14 @@ mod tests {
         let mut bucket = Bucket::new(0);
         let free = (0..10_000).take_while(|_| bucket.take(0, 5000) == 0).count();
         assert_eq!(free, 1000);
-        // Who is read later is not turned away.
+        // A user who is read later is not turned away.
         assert!(!bucket.is_overdrawn(0));
         let further = (0..10_000).take_while(|_| bucket.take(0, 5000) > 0 && !bucket.is_overdrawn(0)).count();
         assert!((400..600).contains(&further), "{further}");
         assert!(!bucket.is_overdrawn(100_000_000));
         let mut bucket = Bucket::new(0);
         (0..1000).for_each(|_| assert_eq!(bucket.take(0, 5000), 0));
-        // As many come in the next second as the rate says, however many are tried.
+        // In the next second as many pass as the rate allows, however many try.
         let mut now = 0;
         let mut taken = 0;
         while now < 1_000_000_000 {

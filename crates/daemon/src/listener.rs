@@ -10,7 +10,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Connections that may wait to be accepted. One that finds no room is told so, and the library comes back later.
+/// Connections that may wait to be accepted. If there is no room for another, its connect fails, and the library tries
+/// again later.
 const BACKLOG: i32 = 512;
 
 /// Why the daemon cannot listen.
@@ -78,7 +79,8 @@ impl Listener {
         Ok(it)
     }
 
-    /// The one that a service manager has handed over, whose name it keeps; `None` where it has handed over nothing.
+    /// The socket that a service manager has handed over, whose name that manager keeps; `None` if it has handed over
+    /// none.
     ///
     /// # Errors
     /// [`ListenError::Handed`].
@@ -109,7 +111,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if self.is_own {
-            // Whoever finds it gone is as well off as whoever finds nobody there.
+            // To a client, a socket that is gone means the same as a socket without a listener.
             let _ = unlink(&self.path);
         }
     }

@@ -48,7 +48,7 @@ enum StartError {
     Listen(#[from] listener::ListenError),
     #[error("{0}")]
     Useless(#[from] abilities::Useless),
-    /// Not even the default holds then: the policy may deny what that allows.
+    /// The policy cannot be read. The default does not stand in for it: the policy may deny what the default allows.
     #[error("{0}\nWithout a policy underpassd does not start; underpassd --check says whether it is in order")]
     Policy(#[from] policy::LoadError),
     #[error("{0}")]
@@ -157,7 +157,7 @@ fn notify(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Where something comes with each of these signals.
+/// A socket that becomes readable with each of these signals.
 fn on(signals: &[i32]) -> io::Result<UnixStream> {
     let (comes, sender) = UnixStream::pair()?;
     for signal in signals {

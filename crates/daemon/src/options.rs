@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 /// Let connections between users and containers of this host share memory
 ///
-/// Programs under Underpass ask underpassd about connections whose other end they cannot see: that of another user, of
-/// another namespace, or of a server that has changed its user. It proves by the kernel's word alone who is at the other end,
-/// and gives both ends memory if the policy allows that. It carries no bytes: without it, such connections are on kernel TCP.
+/// Programs under Underpass ask underpassd about connections whose other end they cannot see: an end of another user,
+/// in another namespace, or of a server that has changed its user. The daemon has the kernel prove which process is at
+/// the other end, and gives both ends memory if the policy allows that. It carries no bytes: without it, such
+/// connections are on kernel TCP.
 ///
-/// The policy is read at the start and at SIGHUP. A wrong policy at the start ends the daemon. One at SIGHUP is logged, and
-/// the old one stays in force. What has met before stays as it is.
+/// The policy is read at the start and at SIGHUP. A wrong policy at the start ends the daemon. A wrong policy at SIGHUP
+/// is logged, and the old one stays in force. Connections that are fast already stay as they are.
 #[derive(Debug, Parser)]
 #[command(
     name = "underpassd",

@@ -46,7 +46,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// What the client is told.
+    /// The refusal that the client gets.
     pub fn refusal(&self) -> Refusal {
         match self {
             Fault::Wire(WireError::Version(_)) => Refusal::Version,
@@ -68,7 +68,7 @@ impl Packet {
     /// # Errors
     /// What recvmsg(2) says; EMFILE where not all descriptors could be taken.
     pub fn take(client: BorrowedFd<'_>) -> Result<Packet, Errno> {
-        // One octet more than an ask has tells a longer packet.
+        // With room for one octet more than an ask has, a packet that is too long is seen to be.
         let mut octets = [0; ask::LEN + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);

@@ -1,4 +1,4 @@
-//! Who has connected to the daemon, as the kernel attests it.
+//! The process that has connected to the daemon, as the kernel attests it.
 
 use crate::sys;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,7 +19,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Who has connected this Unix socket; with its control group, if that is asked for.
+    /// The process that has connected this Unix socket; with its control group, if that is asked for.
     ///
     /// # Errors
     /// ESRCH for a process that has ended, or that the daemon's PID namespace does not see; otherwise what the kernel says.
@@ -28,15 +28,15 @@ impl Process {
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let number = number.ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
         let descriptor = match sys::peer_process(&socket) {
-            // Before 6.5 the number may be another process's by now. That one is then taken for the one that asked, whose user
-            // is known nevertheless.
+            // Before Linux 6.5 the number may belong to another process by now. That process is then taken for the
+            // client, but the user is the client's in any case.
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => pidfd_open(number, PidfdFlags::empty())?,
             result => result?,
         };
         let groups = sys::peer_groups(&socket)?;
         let cgroup = if with_cgroup { cgroup_of(pid) } else { None };
         let mut it = Process { pid, descriptor, user: User { uid, gid, groups, cgroup } };
-        // Its number may have been another's by then.
+        // If the process has ended, its number may have been another process's when the cgroup was read.
         if it.user.cgroup.is_some() && it.has_ended() {
             it.user.cgroup = None;
         }

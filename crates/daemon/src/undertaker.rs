@@ -20,13 +20,13 @@ use std::sync::Arc;
 /// Connections at a time. A packet brings 253 descriptors at most (SCM_MAX_FD, unix(7)).
 const BATCH: usize = 250;
 
-/// The way to that process.
+/// The channel to that process.
 #[derive(Debug)]
 pub struct Undertaker {
     to: OwnedFd,
     /// Connections that it is to get.
     graves: Vec<Arc<OwnedFd>>,
-    /// It has got some, and has not been told that they are nobody else's.
+    /// That process has got connections, and does not know yet that the daemon has dropped its own references.
     owes_word: bool,
 }
 
@@ -48,7 +48,7 @@ impl Undertaker {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(to);
-                // It asks the daemon to read its policy anew, and is for that one alone.
+                // SIGHUP asks the daemon to read its policy anew, and means only the daemon.
                 // SAFETY: no handler is set.
                 unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
                 serve(from.as_fd())
@@ -72,7 +72,7 @@ impl Undertaker {
         self.graves.len() >= BATCH
     }
 
-    /// Hands over what is to be let go of, as far as that is possible without waiting.
+    /// Hands over the connections that are to be closed, as far as that is possible without waiting.
     ///
     /// # Errors
     /// The process is gone.
@@ -91,7 +91,7 @@ impl Undertaker {
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
-            // These are not the last references: the word that they are gone comes later.
+            // These references are not the last ones: the next, empty message says that they are gone.
             self.graves.drain(..batch);
         }
         Ok(())
@@ -105,12 +105,12 @@ fn serve(from: BorrowedFd<'_>) -> ! {
         let (Some(_), Ok((mut parent_is_done, done))) = (receive(from), UnixStream::pair()) else { exit() };
         // SAFETY: one thread.
         match unsafe { libc::fork() } {
-            // There are too many processes. The daemon ends with a message.
+            // The limit of processes is reached. The daemon notices the exit, and ends with a message.
             -1 => exit(),
             0 => {
                 drop(done);
                 let _ = parent_is_done.read(&mut [0]);
-                // It has the last references now.
+                // This child has the last references now.
                 exit()
             }
             _ => drop((batch, done)),

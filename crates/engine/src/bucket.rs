@@ -1,10 +1,10 @@
-//! How often something is done that anybody can ask for: answers to what belongs to nobody.
+//! Limits how often an entity answers packets that belong to no connection, which any host can send.
 
 use crate::service::Time;
 
-/// Answers at once at most.
+/// Most answers at once.
 const BURST: u64 = 32;
-/// Nanoseconds between them in the long run.
+/// Nanoseconds between answers in the long run.
 const INTERVAL: u64 = 1_000_000;
 
 /// A bucket of tokens, kept as the time at which it is full again.

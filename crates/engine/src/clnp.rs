@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 use underpass_link::Guarantees;
 use underpass_link::arena::{Arena, Buffer, Pool};
 
-/// How long what is sent may be under way, in units of 500 ms: as long as transport's L.
+/// How long a packet may be under way, in units of 500 ms: as long as transport's L.
 const LIFETIME: u8 = 4;
 /// Option: security, which may not be passed over.
 const SECURITY: u8 = 0xc5;
@@ -34,7 +34,7 @@ pub struct Counters {
     pub not_reassembled: u64,
     pub malformed: u64,
     pub corrupt: u64,
-    /// For or from an address that is not known.
+    /// Packets for or from an address that is not known.
     pub unknown: u64,
     pub expired: u64,
     pub reports_sent: u64,
@@ -49,11 +49,11 @@ struct Pair {
     own: Nsap,
     other: Nsap,
     mac: Mac,
-    /// Of the next packet that goes in parts.
+    /// The identifier of the next packet that goes in parts.
     identifier: u16,
 }
 
-/// Whom to tell what became of a packet, and its header.
+/// Where to send an error report about a packet, and the packet's header.
 #[derive(Debug)]
 struct Blame {
     mac: Mac,
@@ -72,7 +72,7 @@ pub struct Internet {
     /// Octets of the longest packet, LLC not counted.
     mtu: usize,
     pairs: Vec<Pair>,
-    /// By own address and the other's.
+    /// Indices of pairs, by this end's address and the other's.
     known: HashMap<(Nsap, Nsap), u32>,
     addresses: HashSet<Nsap>,
     /// Octets of header in front of a user's buffer that is lent below, by frame; 0 of the pool's.
@@ -106,24 +106,26 @@ impl Internet {
         self.counters
     }
 
-    /// The link carries packets of so many octets from now on, with LLC: longer ones go in parts.
+    /// From now on the link carries packets of `mtu` octets, with LLC: longer ones go in parts.
     pub fn resize(&mut self, mtu: usize) {
         self.mtu = mtu.saturating_sub(Llc::LEN);
     }
 
-    /// What it promises to the layer above, whatever the link promises. Identifiers have 16 bits: more than 65,536 packets in parts
-    /// within the time that parts are waited for, and parts of two packets may be put together (as RFC 4963 has it of IPv4). Only
-    /// a sum over the whole, as a TPDU of class 4 has, finds that. And what lacks a part may be given up for what comes later.
+    /// What it promises to the layer above, whatever the link promises. Identifiers have 16 bits: if more than 65,536
+    /// packets go in parts within the time that parts are awaited, parts of two packets may be put together (RFC 4963
+    /// says the same of IPv4). Only a checksum over the whole, as a TPDU of class 4 has, finds that. And a packet that
+    /// lacks a part may be given up for a later one.
     pub fn guarantees(&self) -> Guarantees {
         Guarantees { delivery: false, integrity: false }
     }
 
-    /// Packets of which parts are here, and buffers of its own pool that are not under way.
+    /// How many packets wait for parts, and how many buffers of its own pool are not under way.
     pub fn held(&self) -> (usize, usize) {
         (self.reassembly.len(), self.pool.len())
     }
 
-    /// Whoever has address `other`, as this host under `own`: known from now on, and at `mac`, also where it was elsewhere before.
+    /// The peer with address `other`, to which this host is known as `own`. The peer is known from now on, and is at
+    /// `mac`, even if it was elsewhere before.
     pub fn peer(&mut self, own: Nsap, other: Nsap, mac: Mac) -> Peer {
         let Internet { pairs, known, addresses, .. } = self;
         addresses.insert(own);
@@ -159,7 +161,8 @@ impl Internet {
         out.down(Request::Unitdata { to, buffer });
     }
 
-    /// The data, in as many packets as it takes: all of them or, without buffers for all, none. Whether there were.
+    /// Sends the data in as many packets as it takes: all of them, or none if there are not enough buffers. Whether
+    /// there were.
     fn send_segments(&mut self, to: Peer, whole: Header<'_>, mac: Mac, buffer: &Buffer, out: &mut Outbox) -> bool {
         let arena = self.arena.clone();
         let data = arena.octets(buffer);
@@ -217,7 +220,7 @@ impl Internet {
             other => {
                 match other {
                     Ok((Clnp::Report(_), _)) => counters.reports_received += 1,
-                    // Who has sent it cannot be believed.
+                    // No report is sent: the source address cannot be trusted.
                     Err(NotClnp::Checksum) => counters.corrupt += 1,
                     _ => counters.malformed += 1,
                 }
@@ -279,7 +282,7 @@ impl Internet {
         out.down(Request::Return { buffer: partial.buffer });
     }
 
-    /// Tells the sender what became of its packet, if it wants to know and that was not done too often.
+    /// Reports to the sender what became of its packet, if the sender asks for that and not too many reports were sent.
     fn report(&mut self, blame: Option<Blame>, discard: Discard, now: Time, out: &mut Outbox) {
         let Some(Blame { mac, destination, source, header }) = blame else { return };
         let len = header.len();
@@ -296,12 +299,13 @@ impl Internet {
         self.arena.fill(&mut buffer, len);
         self.push(mac, &clnp, &mut buffer);
         self.counters.reports_sent += 1;
-        // The link goes by the frame alone.
+        // The link needs no peer: the frame has the address.
         out.down(Request::Unitdata { to: Peer(0), buffer });
     }
 }
 
-/// Between whom it is, and which part of a packet unless it is the whole; or why it is thrown away, if that is anybody's matter.
+/// The pair of addresses that a packet is between, and which part it is unless it is whole. Or the reason why it is
+/// discarded, if that is to be reported.
 #[inline]
 fn accept(
     header: &Header<'_>,
@@ -323,7 +327,7 @@ fn accept(
     }
     let Some(&index) = known.get(&(header.destination, header.source)) else {
         counters.unknown += 1;
-        // Who is not known is not told that this host is there.
+        // A stranger is not told that this host exists.
         return Err(Some(Discard::UNKNOWN_DESTINATION).filter(|_| !addresses.contains(&header.destination)));
     };
     if unsupported {

@@ -5,7 +5,8 @@ use crate::service::{Indication, Request, Time};
 use std::any::Any;
 use std::collections::VecDeque;
 
-/// Primitives, packets or buffers that a list has room for from the beginning: where no more frames are in use, none ever grows.
+/// How many primitives, packets or buffers a list has room for at first. With no more frames in use, no list ever
+/// grows.
 pub(crate) const ROOM: usize = 1024;
 
 /// Layers that stand on each other, with both ends open.
@@ -43,7 +44,7 @@ impl Column {
         })
     }
 
-    /// The layers, the lowest first, for another column. What they have said and nobody has heard is lost.
+    /// The layers, the lowest first, for another column. Primitives that no layer has taken yet are lost.
     pub fn into_layers(self) -> Vec<Box<dyn Layer>> {
         self.layers
     }
@@ -127,7 +128,7 @@ impl Column {
         loop {
             self.rise(now);
             self.fall(now);
-            // A wave down leaves nothing that goes down. It may have brought about what goes up.
+            // A wave down leaves nothing that goes down, but it may have caused primitives that go up.
             let (_, between) = self.outboxes.split_last().expect("a layer at least");
             if between.iter().all(|it| it.up.is_empty()) {
                 return;

@@ -1,8 +1,8 @@
 //! Transport as the network of another transport: the sub-network-dependent convergence between them.
 //!
-//! Each NSDU of the layer above is one TSDU of the layer below, in one DT TPDU, so that its octets stay where they are. The
-//! connection that it goes over is made when the first one is there to be sent, and is used by both ends; one that nobody uses is
-//! released. When it is gone, the next one makes another. What is lost with it is for the layer above to notice, as with any network
+//! Each NSDU of the layer above is one TSDU of the layer below, in one DT TPDU, so that its octets stay where they are.
+//! The first NSDU to a peer makes the connection, which both ends use. A connection that no end uses is released, and
+//! the next NSDU makes another one. The layer above has to notice what is lost with a connection, as over any network
 //! without connections.
 
 use crate::layer::{Layer, Outbox, no_packet};
@@ -11,7 +11,7 @@ use crate::wire::tpdu::Reason;
 use std::collections::VecDeque;
 use underpass_link::arena::Buffer;
 
-/// NSDUs that wait for a connection at most; further ones are lost, as in any network.
+/// Most NSDUs that wait for a connection; further ones are lost, as in any network.
 const MOST: usize = 1024;
 
 /// A network of connections.
@@ -48,8 +48,8 @@ struct Way {
 }
 
 impl Convergence {
-    /// One that releases a connection over which nothing has gone for `idle` nanoseconds, and before twice that time. That is for
-    /// users that mend what may be lost with it: what the other end sends just then.
+    /// A network that releases a connection over which nothing has gone for `idle` nanoseconds, at the latest after
+    /// twice that time. What the other end sends just then may be lost: this is for users that repair losses.
     pub fn new(idle: Option<u64>) -> Convergence {
         Convergence { ways: Vec::new(), connections: Vec::new(), idle, look: None, unfit: 0 }
     }
@@ -67,7 +67,8 @@ impl Convergence {
         &mut self.ways[at]
     }
 
-    /// There is a connection to `peer`: what has waited for it goes. The first one is kept where both ends have asked.
+    /// A connection to `peer` is open: NSDUs that have waited for it go. Where both ends have asked, the first
+    /// connection is kept.
     fn open(&mut self, peer: Peer, cep: Cep, most: u32, now: Time, out: &mut Outbox) {
         let at = cep.0 as usize;
         if self.connections.len() <= at {
@@ -115,7 +116,8 @@ impl Convergence {
         Some(connection)
     }
 
-    /// A DT has come, which ends its TSDU or does not: who sent the NSDU, if the DT is all of it.
+    /// A DT has come, which ends its TSDU or does not. Returns the peer that sent the NSDU if the DT is all of the
+    /// TSDU.
     #[inline]
     fn whole(&mut self, cep: Cep, end: bool) -> Option<Peer> {
         let connection = self.used(cep)?;
@@ -241,7 +243,8 @@ mod tests {
         assert_eq!((network.due(), down(&mut network, 0)), (None, vec!["Connect".to_owned()]));
         assert_eq!(open(&mut network, 7, 10), ["Data"]);
         assert_eq!(network.due(), Some(Time(10 + IDLE)));
-        // Used in the first period by its opening, in the second by what comes, in the third by what goes.
+        // The connection is used in the first period by its opening, in the second by a receipt, in the third by a
+        // send.
         assert!(expire(&mut network).is_empty());
         let data = Indication::Data { cep: Cep(7), buffer: packet(), end: true };
         network.indication(data, Time(1500), &mut Outbox::default());
@@ -254,7 +257,7 @@ mod tests {
         assert_eq!(open(&mut network, 7, 6010), ["Data"]);
     }
 
-    /// The end of a TSDU is no NSDU where its beginning was thrown away.
+    /// The end of a TSDU whose beginning was discarded is not an NSDU.
     #[test]
     fn no_part_of_a_longer_tsdu_passes() {
         let mut network = Convergence::new(None);
@@ -270,7 +273,7 @@ mod tests {
         assert_eq!(network.unfit(), 5);
     }
 
-    /// Nothing above mends what may be lost with it.
+    /// Where no layer above repairs losses, no connection is released.
     #[test]
     fn without_a_time_none_is_released() {
         let mut network = Convergence::new(None);

@@ -18,7 +18,7 @@ const INACTIVE: usize = 1;
 /// What has happened, in numbers since the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets from an address that is no peer's, for another address, or that are none of ours.
+    /// Packets from an address that is no peer's, for another address, or of another protocol.
     pub unknown: u64,
     /// Packets of peers that a router has marked, since it was congested (RFC 3168).
     pub marked: u64,
@@ -29,7 +29,7 @@ pub struct Counters {
 pub struct Datagram {
     arena: Arena,
     own: SocketAddr,
-    /// By their addresses, and what goes in front of packets to them.
+    /// The peers by their addresses, each with the headers in front of packets to it.
     peers: Table<SocketAddr, Template>,
     counters: Counters,
 }
@@ -45,8 +45,8 @@ impl Datagram {
         ip::headers(self.own) + INACTIVE
     }
 
-    /// Whoever has that address, known from now on; none where it is of another version of IP than this entity's. Peers may be added at
-    /// any time.
+    /// The peer with that address, which is known from now on. None where the address is of another version of IP than
+    /// this entity's. Peers may be added at any time.
     pub fn peer(&mut self, address: SocketAddr) -> Option<Peer> {
         // As packets have it, without flow information and scope.
         let address = SocketAddr::new(address.ip(), address.port());
@@ -62,7 +62,7 @@ impl Datagram {
         self.counters
     }
 
-    /// Of a packet that is for us, what it says and octets of its data.
+    /// The header of a packet that is for us, and octets of its data.
     #[inline]
     fn read(&self, octets: &[u8]) -> Option<(Header, usize)> {
         let (header, data) = Header::parse(octets).ok().filter(|(header, _)| header.destination == self.own)?;

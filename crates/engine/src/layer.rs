@@ -16,13 +16,14 @@ pub trait Layer: Send + Any {
     /// The provider below says something.
     fn indication(&mut self, indication: Indication, now: Time, out: &mut Outbox);
 
-    /// There is no further primitive for the moment: acknowledgements that were put off for a companion go now.
+    /// There is no further primitive for the moment: acknowledgements that were put off, to go with other TPDUs, go
+    /// now.
     fn settle(&mut self, now: Time, out: &mut Outbox);
 
-    /// When it wants to be called even if nobody says anything.
+    /// When it wants to be called even without a primitive.
     fn due(&self) -> Option<Time>;
 
-    /// Timers that are over run out.
+    /// Handles the timers whose time has come.
     fn expire(&mut self, now: Time, out: &mut Outbox);
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Sans-I/O: octets, primitives and time are arguments. No layer knows a socket, a clock, a thread or an operating system.
 //!
-//! [`wire`] holds the formats of what goes over a link, [`layer`] what every layer does. Who runs layers: a [`stack`] in line, or
-//! [`threads`], which run the workers of a [`pipeline`].
+//! [`wire`] holds the formats of what goes over a link, [`layer`] what every layer does. Layers are run by a [`stack`]
+//! in line, or by [`threads`], which run the workers of a [`pipeline`].
 
 mod bucket;
 pub mod clnp;

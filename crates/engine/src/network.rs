@@ -14,7 +14,7 @@ use underpass_link::table::Table;
 pub struct Inactive {
     arena: Arena,
     own: Mac,
-    /// By their addresses as numbers, and what goes in front of packets to them but for the length.
+    /// The peers by their addresses as numbers, each with the headers in front of packets to it, without the length.
     peers: Table<u64, [u8; HEADERS], BuildHasherDefault<Spread>>,
     unknown: u64,
 }
@@ -28,7 +28,7 @@ impl Inactive {
         Inactive { arena, own, peers: Table::default(), unknown: 0 }
     }
 
-    /// Whoever has that address: known from now on. Peers may be added at any time.
+    /// The peer with that address, which is known from now on. Peers may be added at any time.
     pub fn peer(&mut self, address: Mac) -> Peer {
         let known = self.peers.find(key(address));
         Peer(known.unwrap_or_else(|| self.peers.add(key(address), self.headers(address))))
@@ -51,8 +51,8 @@ fn key(Mac([a, b, c, d, e, f]): Mac) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-/// Spreads addresses by one multiplication (Knuth, The Art of Computer Programming, 6.4). Nobody but whoever adds peers chooses what
-/// is in the table, so that it needs no secret.
+/// Spreads addresses by one multiplication (Knuth, The Art of Computer Programming, 6.4). It needs no secret, because
+/// only the caller that adds peers chooses what is in the table.
 #[derive(Default)]
 struct Spread(u64);
 

@@ -2,7 +2,8 @@
 //!
 //! A worker belongs to one thread at a time, and nothing is shared but the queues: what passes is primitives, which own what they
 //! carry. [`crate::threads`] runs each worker in a thread of its own. What a worker does depends on what its queues hold when it
-//! looks at them, and on nothing else: who has the workers take turns gets what a [`crate::stack::Stack`] of the same layers does.
+//! looks at them, and on nothing else: workers that take turns in one thread do what a [`crate::stack::Stack`] of the
+//! same layers does.
 
 use crate::column::{Column, ROOM};
 use crate::layer::Layer;
@@ -79,7 +80,7 @@ impl User {
         self.indications.pop()
     }
 
-    /// Who calls this is about to sleep, and would be woken when the layers say something.
+    /// For a caller that is about to sleep: it is woken when the layers say something.
     pub fn watch(&mut self, waker: Waker) -> Watch {
         self.indications.watch(waker)
     }
@@ -143,14 +144,15 @@ impl Worker {
         any
     }
 
-    /// A turn's first part: takes what has come over the link. Whether there was anything, and whether timers may run out when that
-    /// has risen.
+    /// A turn's first part: takes what has come over the link. Whether there was anything, and whether timers may run
+    /// out after that has gone up.
     pub fn poll(&mut self, now: Time) -> (bool, bool) {
         let Taken { any, packets, .. } = self.take_packets(now);
         (any, self.backlog.is_over(packets, BATCH))
     }
 
-    /// Between its second part and its third, where all workers' timers may: timers that are over run out.
+    /// Between a turn's second part and its third, if the timers of all workers may run out: handles timers whose time
+    /// has come.
     pub fn expire(&mut self, now: Time) -> bool {
         let any = self.column.expire(now);
         self.publish();
@@ -230,12 +232,12 @@ impl Worker {
         from_below || !self.above.requests.is_empty()
     }
 
-    /// Whether it has a link that is slept on by a descriptor.
+    /// Whether a thread can sleep on its link by a descriptor.
     pub(crate) fn has_descriptor(&self) -> bool {
         matches!(&self.below, Below::Link { link, .. } if link.readiness().is_some())
     }
 
-    /// What its link is slept on by, if it has one that is.
+    /// The descriptor by which a thread sleeps on its link, if the link has one.
     pub(crate) fn readiness(&self) -> Option<Readiness<'_>> {
         match &self.below {
             Below::Link { link, .. } => link.readiness(),
@@ -243,8 +245,8 @@ impl Worker {
         }
     }
 
-    /// Who calls this is about to sleep, and would be woken when anything comes from a neighbour, or there is room for what one has
-    /// had none for. `waker` is for neighbours; a link in memory unparks the calling thread.
+    /// For a caller that is about to sleep: it is woken when anything comes from a neighbour, or when a neighbour has
+    /// room again for what it had no room for. `waker` is for neighbours; a link in memory unparks the calling thread.
     pub(crate) fn watch(&mut self, waker: &Waker) -> Watch {
         let Worker { below, column, above, .. } = self;
         let mut all = above.requests.watch(waker.clone());
@@ -261,7 +263,7 @@ impl Worker {
         match below {
             Below::Link { link, packets, .. } => {
                 and(link.watch());
-                // A link says nothing of when it takes more; where it is slept on by a descriptor it says when to look.
+                // A link does not report when it takes more packets; a link with a descriptor says when to look.
                 if !packets.is_empty() {
                     and(Watch::Unheard);
                 }
@@ -277,7 +279,7 @@ impl Worker {
     }
 }
 
-/// Puts into a ring what there is room for, and lets its receiver see it.
+/// Puts as much into a ring as there is room for, and lets the receiver see it.
 #[inline]
 fn pass<T: Send>(queue: &mut VecDeque<T>, to: &mut Sender<T>) {
     while let Some(item) = queue.pop_front() {

@@ -18,7 +18,7 @@ use underpass_link::arena::Buffer;
 pub struct Time(pub u64);
 
 impl Time {
-    /// So many nanoseconds later.
+    /// The time so many nanoseconds later.
     #[inline]
     #[must_use]
     pub fn after(self, nanoseconds: u64) -> Time {
@@ -37,7 +37,7 @@ impl Time {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cep(pub u32);
 
-/// Whom a layer below reaches: an entry of its table of addresses.
+/// A peer that a layer below reaches: an entry of its table of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer(pub u32);
 
@@ -48,7 +48,7 @@ pub enum Request {
     Connect {
         /// Chosen by the user.
         tag: u32,
-        /// Whom to.
+        /// The peer that it goes to.
         to: Peer,
         /// What is asked for.
         details: Box<Details>,
@@ -85,7 +85,7 @@ pub enum Request {
     },
     /// N-UNITDATA request.
     Unitdata {
-        /// Whom to.
+        /// The peer that it goes to.
         to: Peer,
         /// A packet.
         buffer: Buffer,
@@ -104,7 +104,7 @@ pub enum Indication {
     Connect {
         /// The connection to be.
         cep: Cep,
-        /// Who asks.
+        /// The peer that asks.
         from: Peer,
         /// What is asked for.
         details: Box<Details>,
@@ -119,7 +119,7 @@ pub enum Indication {
         cep: Cep,
         /// Octets of one data request at most.
         most: u32,
-        /// Of the user at the other end.
+        /// User data from the user at the other end.
         user_data: Vec<u8>,
     },
     /// A connection request has failed, before there was a connection.
@@ -152,9 +152,9 @@ pub enum Indication {
         /// Why.
         reason: Reason,
     },
-    /// Nothing that was sent over a connection has been acknowledged for some 10 ms, or the network takes no packet as long as what was
-    /// sent. The connection ends only when that lasts for the inactivity time I. Until then the user may send what follows in another
-    /// way.
+    /// Nothing that was sent over a connection has been acknowledged for some 10 ms, or the network takes no packets of
+    /// the length that was sent. The connection ends only when that lasts for the inactivity time I. Until then the
+    /// user may send further data in another way.
     Stalled {
         /// Which.
         cep: Cep,
@@ -166,7 +166,7 @@ pub enum Indication {
     },
     /// N-UNITDATA indication.
     Unitdata {
-        /// Who sent it.
+        /// The peer that sent it.
         from: Peer,
         /// A packet.
         buffer: Buffer,
@@ -190,16 +190,17 @@ impl Indication {
     }
 }
 
-/// What has become of a buffer that was lent. Over a connection those that were acknowledged are the first of those that were not
-/// refused, in whichever order they come back: their octets are how far the other end has surely come.
+/// What has become of a buffer that was lent. Over a connection, the acknowledged buffers are the first of those that
+/// were not refused, in whichever order they come back: their octets say how far the other end has surely come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was given to the network, and nobody says whether it arrives: without a connection, or over one of class 2, whose network
-    /// promises that it does.
+    /// It was given to the network, and nothing tells whether it arrives: it went without a connection, or over a
+    /// connection of class 2, whose network promises that it arrives.
     Sent,
     /// It was given to the user at the other end.
     Acknowledged,
-    /// It was not taken: it was too long, or nothing, or for nobody, or as much waits already as may, or the link takes no such packet.
+    /// It was not taken: it was too long, or empty, or for no peer; or too much waits already; or the link takes no
+    /// such packet.
     Refused,
     /// The connection, or its link, has ended: it may have arrived or not.
     Abandoned,

@@ -1,5 +1,5 @@
-//! Layers over a link, run to completion: each primitive goes as far as it gets before the next one. And the same transport
-//! standing on itself, which is what stacks are compared by.
+//! Layers over a link, run to completion: each primitive goes as far as it gets before the next one. And the
+//! configuration of a transport that stands on itself, by which numbers of layers are compared.
 
 use crate::column::{Column, ROOM};
 use crate::convergence::Convergence;
@@ -36,7 +36,8 @@ impl<L: Link> Stack<L> {
         Stack { link, column, packets, buffers, batch: BATCH, backlog: Backlog::default(), in_pieces: 0 }
     }
 
-    /// The same, taking so many packets from the link at a time: with one, each goes through all layers before the next.
+    /// The same, but takes `batch` packets from the link at a time: with 1, each packet goes through all layers before
+    /// the next.
     pub fn in_batches_of(self, batch: usize) -> Stack<L> {
         Stack { batch, ..self }
     }
@@ -46,8 +47,7 @@ impl<L: Link> Stack<L> {
         &self.link
     }
 
-    /// The same, to be asked what has befallen it, or told something. Who takes packets or buffers from it takes them from the
-    /// layers.
+    /// The same, to change it. A caller that takes packets or buffers from it takes them away from the layers.
     pub fn link_mut(&mut self) -> &mut L {
         &mut self.link
     }
@@ -57,9 +57,9 @@ impl<L: Link> Stack<L> {
         self.column.layer()
     }
 
-    /// Goes on over another link of the same arena, and gives back the buffers that wrappers of the old one had for themselves.
-    /// What was lent to that may have been sent or not: class 4 sends it again when T1 runs out. What was given to it to receive
-    /// into is given to the new one.
+    /// Goes on over another link of the same arena, and gives back the buffers that wrappers of the old link had for
+    /// themselves. Packets that were lent to the old link may have been sent or not: class 4 sends them again when T1
+    /// runs out. Buffers that were given to it to receive into are given to the new one.
     pub fn replace(&mut self, link: L, now: Time) -> Vec<Buffer> {
         let Returned { lent, given, own } = Box::new(std::mem::replace(&mut self.link, link)).close();
         given.into_iter().for_each(|buffer| self.link.fill(buffer));
@@ -133,7 +133,8 @@ impl<L: Link> Stack<L> {
     }
 }
 
-/// Whether there may be more of what timers wait for: as long as full batches come. Not for ever, or a flood would stop all timers.
+/// Whether the link may still have what timers wait for: as long as full batches come. That has a limit, or a flood
+/// would stop all timers.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     /// What was taken in full batches, one after the other.
@@ -144,7 +145,7 @@ impl Backlog {
     /// Primitives after which timers run out even if there are more.
     const MOST: usize = ROOM;
 
-    /// So many were taken, of `batch` at most: whether timers may run out.
+    /// Notes how many packets were taken, of `batch` at most. Whether timers may run out.
     #[inline]
     pub fn is_over(&mut self, taken: usize, batch: usize) -> bool {
         self.taken += taken;
@@ -222,8 +223,8 @@ const STEP: u32 = 128;
 /// - A TPDU of a layer has room for one of the layer above.
 /// - A layer takes more at a time than the one above, or a user that reads nothing would keep its own acknowledgements out. It is
 ///   not much more: a layer acknowledges at half of what it takes, and buffers are lent until all layers have.
-/// - Who stands higher is more patient, since the layer below may be about to mend what is late.
-/// - The network's congestion is the lowest layer's business alone.
+/// - Upper layers have longer timeouts, because the layer below may be about to repair what is late.
+/// - Only the lowest layer controls the network's congestion.
 pub fn config(top: Config, level: usize, layers: usize) -> Config {
     let (below, above) = ((layers - 1 - level) as u32, level as u32);
     let Times { t1, t1_least, slack, stall, .. } = top.times;
@@ -245,7 +246,8 @@ pub fn config(top: Config, level: usize, layers: usize) -> Config {
 /// One transport layer of a stack: an entity, above the lowest one with the convergence that it stands on.
 pub fn transport(config: Config, level: usize, arena: &Arena, pool: Vec<Buffer>, now: Time) -> Vec<Box<dyn Layer>> {
     let transport = Box::new(Transport::new(config, arena.clone(), pool.into_iter().collect(), now));
-    // What is silent for I has no connection of class 4 above it. Class 2 has no timers, and cannot lose anything.
+    // A connection that is silent for I has no connection of class 4 above it. Class 2 has no timers, and must not lose
+    // anything.
     let idle = (config.class == Class::Four).then_some(config.times.i);
     match level {
         0 => vec![transport],

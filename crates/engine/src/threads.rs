@@ -1,9 +1,9 @@
 //! A thread for each worker of a [`crate::pipeline`], each on a processor of its own where there are enough.
 //!
-//! Who has nothing to do spins for a while, then gives way, then sleeps until something comes, a timer runs out, or a neighbour has
-//! room for what is meant for it. With more threads than processors nobody spins, since who could bring something may be waiting
-//! for the processor. The thread with the link sleeps in poll(2), on the link and a bell that its neighbour rings; over a link in
-//! memory it parks as the others do.
+//! A thread that has nothing to do spins for a while, then gives way, then sleeps until something comes, a timer runs
+//! out, or a neighbour has room for what the thread has for it. With more threads than processors no thread spins,
+//! because the thread that could bring something may be waiting for the processor. The thread with the link sleeps in
+//! poll(2), on the link and a bell that its neighbour rings; over a link in memory it parks as the others do.
 
 use crate::pipeline::Worker;
 use crate::service::Time;
@@ -18,8 +18,8 @@ use std::time::Duration;
 use underpass_link::Watch;
 use underpass_link::bell::{Bell, Waker};
 
-/// How long a link is left alone that says neither that it has something nor when to look: at first, and after it was looked at in
-/// vain for some time.
+/// How long a thread leaves a link alone that reports neither that it has something nor when to look: at first, and
+/// after looks in vain for some time.
 const LOOK: Duration = Duration::from_micros(50);
 const LONGEST_LOOK: Duration = Duration::from_millis(1);
 
@@ -38,7 +38,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// So many threads on these processors.
+    /// A placement of so many threads on these processors.
     pub fn of(threads: usize, processors: &[usize]) -> Placement {
         match processors.get(..threads) {
             Some(own) => Placement::Own(own.to_vec()),
@@ -81,7 +81,7 @@ pub struct Running {
     placement: Placement,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Worker>>,
-    /// Of the threads that sleep on descriptors.
+    /// The bells of threads that sleep on descriptors.
     bells: Vec<Arc<Bell>>,
 }
 
@@ -115,7 +115,7 @@ pub fn start(
             if let Some(processor) = own {
                 let mut set = CpuSet::new();
                 set.set(processor);
-                // If that is not allowed any more, it runs elsewhere, and no worse than without.
+                // If that is not allowed any more, the thread runs elsewhere, as it would without this.
                 let _ = sched_setaffinity(None, &set);
             }
             run(&mut worker, bell, &clock, &stop, patience);
@@ -229,7 +229,7 @@ impl Sleep {
         let time = [look, due].into_iter().flatten().min();
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         let heard = PollFd::new(&*bell, PollFlags::IN);
-        // What keeps it from sleeping, a signal say, is nothing but a reason to look.
+        // Whatever ends the sleep early, such as a signal, is only a reason to look.
         let _ = match readiness {
             Some(readiness) => poll(&mut [heard, readiness.poll()], time.as_ref()),
             None => poll(&mut [heard], time.as_ref()),
@@ -237,7 +237,7 @@ impl Sleep {
         bell.silence();
     }
 
-    /// When to look that is to be soon: twice as late with each time in a row. When to look at a certain time: then.
+    /// When to look next. Soon means twice as late with each time in a row; a certain time means that time.
     fn next_look(&mut self, wanted: Duration) -> Duration {
         if wanted > LOOK {
             return wanted;

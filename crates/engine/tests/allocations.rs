@@ -1,4 +1,4 @@
-//! In the steady state nothing is allocated, whoever runs the layers: counted by the allocator itself.
+//! In the steady state nothing is allocated, whichever scheduler runs the layers: the allocator itself counts.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -272,7 +272,7 @@ fn packets_that_lost_a_part_keep_no_other_out() {
         assert_eq!(b.came.pop(), Some((peer, sent)), "round {round}");
         assert!(b.internet.held().0 <= 8);
     }
-    // Of many pairs that have few each.
+    // The parts now belong to many pairs with few packets each.
     for selector in 2..40 {
         b.internet.peer(nsap(2, selector), nsap(1, selector), mac(1));
         a.internet.peer(nsap(1, selector), nsap(2, selector), mac(2));
@@ -284,8 +284,9 @@ fn packets_that_lost_a_part_keep_no_other_out() {
     assert_eq!(b.came.pop(), Some((Peer(0), sent)));
 }
 
-/// So many packets in parts within a second that identifiers come again: parts of two packets are put together, and the checksum
-/// of the TPDU finds that. A transport that is configured by what this network promises has one.
+/// So many packets in parts come within a second that identifiers are used again. Parts of two packets are then put
+/// together, and the checksum of the TPDU shows that. A transport that is configured by this network's guarantees uses
+/// a checksum.
 #[test]
 fn parts_of_two_packets_are_found_out_by_the_checksum_of_the_tpdu() {
     let mut random = fastrand::Rng::with_seed(1);
@@ -301,7 +302,7 @@ fn parts_of_two_packets_are_found_out_by_the_checksum_of_the_tpdu() {
         [&*to.written(), &user_data[..]].concat()
     };
     let (old, new) = (tpdu(), tpdu());
-    // Of the old one a part is lost, of the new one the other.
+    // One part of the old packet is lost, and the other part of the new one.
     b.receive(&a.send(Peer(0), &old)[0], Time(1));
     // Another pair's have numbers of their own.
     a.send(Peer(1), &old);
@@ -341,7 +342,7 @@ fn hostile_packets() {
         let segment = random.bool().then(|| Segment {
             identifier: random.u16(..6),
             offset: [0, 8, 16, random.u16(..)][random.usize(..4)],
-            // Of a header of 37 octets.
+            // The header has 37 octets.
             total: [37 + 24, 37 + 24, 37 + 24, random.u16(..)][random.usize(..4)],
             more: random.u32(..3) > 0,
         });

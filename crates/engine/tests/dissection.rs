@@ -1,4 +1,5 @@
-//! What is emitted, as tshark reads it. Its verdict on checksums of COTP is not asked for: it finds right and wrong ones bad alike.
+//! The emitted packets, as tshark reads them. tshark's verdict on checksums of COTP is not asked for: it finds right
+//! and wrong ones bad alike.
 
 use pcap_file::DataLink;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};

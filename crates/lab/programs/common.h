@@ -143,7 +143,7 @@ static inline void no_delay(int fd) {
     if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0) fail("TCP_NODELAY");
 }
 
-// Listens on a free port and says which on stdout: whoever started the program waits for that line.
+// Listens on a free port and prints its number: the parent waits for that line.
 static inline int listen_anywhere(const struct options *o) {
     int fd = socket(o->family, SOCK_STREAM, 0);
     struct sockaddr_storage address;

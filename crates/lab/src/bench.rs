@@ -176,7 +176,7 @@ impl Lab {
         pair: Option<Pair>,
     ) -> Result<(Finished, Finished)> {
         let [mut server, mut client] = [self.command(session, program)?, self.command(session, program)?];
-        // From outside, as taskset does it: a program that pins itself has already loaded its libraries.
+        // The server is pinned from outside, as by taskset: a program that pins itself has loaded its libraries before.
         let pinned = pair.map(|pair| confine(&[pair.first])).transpose()?;
         let (mut server, port) = Running::announced(server.args(arguments))?;
         drop(pinned);
@@ -269,7 +269,7 @@ impl Sheet {
     }
 
     fn note(&mut self, side: Side, reading: Reading) {
-        // JSON has no such number, so that nobody could read the record.
+        // JSON has no such number, so that the record could not be read.
         let finite = |value: f64| if value.is_finite() { Ok(value) } else { Err(format!("a sample of {value}")) };
         match (side, reading.and_then(finite)) {
             (Side::Kernel, Ok(value)) => self.kernel.push(value),

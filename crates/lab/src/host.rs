@@ -1,4 +1,4 @@
-//! On what a run was made.
+//! The host that a run was made on.
 
 use std::fmt;
 use std::fs;

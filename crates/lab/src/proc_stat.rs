@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rustix::param::clock_ticks_per_second;
 
-/// The time that process `pid` has taken, with that of its children that it has waited for. `None` if there is no such
-/// process; one that has ended can be asked until its parent has waited for it.
+/// The processor time of process `pid`, and of its children that it has waited for. `None` if there is no such process;
+/// the time of a process that has ended can be read until its parent has waited for it.
 pub fn of_process(pid: u32) -> Option<Duration> {
     Stat::of(pid).map(|stat| stat.time)
 }

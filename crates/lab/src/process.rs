@@ -55,7 +55,7 @@ pub fn finish(command: &mut Command, limit: Duration) -> Result<Finished> {
     Running::start(command)?.finish(limit)
 }
 
-/// A TCP port of 127.0.0.1 that nobody listens on.
+/// A TCP port of 127.0.0.1 without a listener.
 ///
 /// # Errors
 /// There is none.
@@ -74,7 +74,7 @@ impl Running {
         Running::spawn(command.stdin(Stdio::null()), Stdio::from(stdout.try_clone()?), stdout)
     }
 
-    /// The same for one that gets `stop` first on drop.
+    /// Starts a program that gets the signal `stop` first when it is dropped.
     ///
     /// # Errors
     /// It cannot be started.

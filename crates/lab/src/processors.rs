@@ -33,7 +33,7 @@ impl Pair {
         confine(&[self.first, self.second])
     }
 
-    /// One processor for both.
+    /// A pair in which both ends have the same processor.
     pub fn one(self) -> Pair {
         Pair { second: self.first, ..self }
     }

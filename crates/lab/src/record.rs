@@ -171,7 +171,7 @@ impl Measurement {
     }
 }
 
-/// One miss is a miss; short of that, one open question leaves the whole open.
+/// `false` if any target is missed; otherwise `None` if any target is open; otherwise `true`.
 fn all_met(targets: &[Verdict]) -> Option<bool> {
     if targets.iter().any(|target| target.met == Some(false)) {
         return Some(false);

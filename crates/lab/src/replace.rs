@@ -1,4 +1,5 @@
-//! Files that are written whole or not at all. What was there stays until the new content is on the disk, whoever is killed meanwhile.
+//! Files that are written whole or not at all. The old file stays until the new content is on the disk, even if a
+//! process is killed meanwhile.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};

@@ -54,12 +54,12 @@ impl Terminal {
         self.bar.set_message(format!("{name}: {side}, sample {sample} of {of}"));
     }
 
-    /// One sample of all sides is done.
+    /// Counts one sample of all sides as done.
     pub fn advance(&self) {
         self.bar.inc(1);
     }
 
-    /// So many samples will not be taken.
+    /// Counts so many samples as left out.
     pub fn skip(&self, samples: usize) {
         self.bar.inc(samples as u64);
     }

@@ -78,7 +78,7 @@ impl Unit {
     }
 }
 
-/// As [`digits`], but `25` rather than `25.0` and `1.3` rather than `1.30`: for numbers that somebody chose.
+/// As [`digits`], but `25` rather than `25.0` and `1.3` rather than `1.30`: for numbers that were chosen, not measured.
 pub fn plain(value: f64) -> String {
     let text = digits(value);
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_string() } else { text }

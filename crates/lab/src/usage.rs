@@ -21,7 +21,7 @@ pub struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    /// From now on.
+    /// Measures from now on.
     pub fn begin(servers: &'a [&'a Running]) -> Meter<'a> {
         Meter { servers, before: family(servers).values().sum() }
     }
@@ -99,7 +99,7 @@ mod tests {
         let meter = Meter::begin(&servers);
         fs::write(go, "").unwrap();
         let last = Instant::now() + LIMIT;
-        // Its own time grows by that of its child once it has waited for the child.
+        // The process's time grows by its child's once it has waited for the child.
         while of_process(works.pid()).unwrap() < 2 * TICK && Instant::now() < last {
             thread::sleep(TICK);
         }

@@ -10,7 +10,7 @@ use underpass_segment::stats::{ProcessStats, Region};
 /// The variable by which processes find where to count.
 pub const VARIABLE: &str = "UNDERPASS_STATS";
 
-/// A user as whom programs are run, other than this process's own.
+/// A user that programs are run as, other than this process's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
     /// User number.

@@ -64,7 +64,7 @@ fn plan() -> Plan {
     }
 }
 
-/// What an agent that does what it should would answer. `count` is that of its measurements.
+/// The answers of an agent that does what it should.
 fn honest(request: &Request) -> Reply {
     let tool = |tool| ToolVersion { tool, version: "9.9".to_string() };
     match request {
@@ -196,7 +196,7 @@ fn a_survey_goes_on_where_an_agent_was_killed_and_measures_nothing_twice() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("survey.json");
     let measured = AtomicUsize::new(0);
-    // After four measurements it says nothing more, whoever comes.
+    // After four measurements it says nothing more to any coordinator.
     let mortal = |request: &Request| {
         let dies = matches!(request, Request::Measure { .. }) && measured.fetch_add(1, Ordering::Relaxed) >= 4;
         (!dies && measured.load(Ordering::Relaxed) <= 4).then(|| honest(request))

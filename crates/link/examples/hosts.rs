@@ -1,5 +1,5 @@
-//! Two hosts over the loopback link: each has packet memory of its own, and the link copies packets from one to the other as a
-//! network interface does. Shows who has a buffer when.
+//! Two hosts over the loopback link: each has packet memory of its own, and the link copies packets from one to the
+//! other as a network interface does. Shows when a buffer belongs to the host and when to the link.
 //!
 //! `cargo run --package underpass-link --example hosts`
 

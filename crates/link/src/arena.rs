@@ -1,8 +1,9 @@
 //! One area of memory for all packets, in frames of one size: the driver's own packet memory (AF_XDP's UMEM).
 //!
-//! A [`Buffer`] is the right to a frame, and which of its octets are meant. There is one for each frame, it cannot be copied, and
-//! whoever has it may read and write the frame: it goes from layer to layer with the primitive that it is part of. Headers are
-//! pushed in front of the data ([`Arena::push`]), so that data stays where it is from the user to the link.
+//! A [`Buffer`] is the right to a frame, and which of its octets are meant. There is one for each frame, it cannot be
+//! copied, and its owner may read and write the frame. It goes from layer to layer with the primitive that it is part
+//! of. Headers are pushed in front of the data ([`Arena::push`]), so that data stays where it is from the user to the
+//! link.
 #![allow(unsafe_code, reason = "hands out parts of one memory area by tokens that are unique")]
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// It is moved from queue to queue at every step, and is no larger than one register holds: with four octets more a TPDU took a
 /// fifth more time.
 pub struct Buffer {
-    /// Which arena's, so that the token of one is not taken by another; and [`MARKS`].
+    /// The number of its arena, so that no other arena takes the token; and [`MARKS`].
     arena: u32,
     frame: u32,
     offset: u32,
@@ -27,9 +28,9 @@ const _: () = assert!(size_of::<Buffer>() == 16);
 
 /// The packet goes on in the next buffer.
 const GOES_ON: u32 = 1 << 31;
-/// It came back from a link that has not sent it.
+/// The buffer came back from a link that has not sent it.
 const REFUSED: u32 = 1 << 30;
-/// On its way down: a router that is congested may mark it. On its way up: one has.
+/// On a packet's way down: a router that is congested may mark it. On its way up: a router has marked it.
 const MAY_BE_MARKED: u32 = 1 << 29;
 const IS_MARKED: u32 = 1 << 28;
 const MARKS: u32 = GOES_ON | REFUSED | MAY_BE_MARKED | IS_MARKED;
@@ -88,7 +89,7 @@ impl Buffer {
         self.set(REFUSED, refused);
     }
 
-    /// Whether a router that is congested may mark its packet instead of losing it: whoever sends it heeds that.
+    /// Whether a congested router may mark the packet instead of dropping it, because the sender reacts to marks.
     #[inline]
     pub fn may_be_marked(&self) -> bool {
         self.arena & MAY_BE_MARKED != 0
@@ -161,8 +162,8 @@ impl Geometry {
     }
 }
 
-/// A mapping of its own: a driver registers whole pages, and what a device may still write to once it was told to stop must
-/// not be anybody else's by then, as memory that goes back to an allocator would be.
+/// A mapping of its own: a driver registers whole pages, and a device may still write to them after it was told to
+/// stop. By then they must not belong to another part of the program, as memory could that goes back to an allocator.
 struct Memory {
     octets: NonNull<[u8]>,
     pages: Pages,
@@ -173,7 +174,8 @@ struct Memory {
 pub enum Pages {
     /// The system's; a driver asks to have them joined.
     Ordinary,
-    /// Of 2 MiB each, which whoever runs the system has reserved (`vm.nr_hugepages`): fewer to be looked up.
+    /// Of 2 MiB each, which the administrator has reserved (`vm.nr_hugepages`): the processor has fewer pages to look
+    /// up.
     Huge,
 }
 
@@ -416,7 +418,7 @@ mod tests {
         }
     }
 
-    /// Who has none reserved gets ordinary ones, and what is smaller than one does in any case.
+    /// Where no huge pages are reserved, an arena gets ordinary ones; an arena smaller than a huge page always does.
     #[test]
     #[cfg_attr(miri, ignore = "reads /proc/self/smaps")]
     fn an_arena_lies_in_huge_pages_where_some_are_reserved() {

@@ -25,15 +25,15 @@ impl Bell {
         Ok(Arc::new(Bell { descriptor }))
     }
 
-    /// Wakes who sleeps on it, now or when it next does.
+    /// Wakes the thread that sleeps on it, now or when it next sleeps.
     pub fn ring(&self) {
-        // It fails where it was rung 2^64 - 1 times, and so is readable.
+        // The write fails only if the bell was rung 2^64 - 1 times; then it is readable already.
         let _ = write(&self.descriptor, &1u64.to_ne_bytes());
     }
 
-    /// It was heard, and is silent until it is rung again.
+    /// Silences the bell, once it was heard, until it is rung again.
     pub fn silence(&self) {
-        // It fails where it was not rung.
+        // The read fails if the bell was not rung.
         let _ = read(&self.descriptor, &mut [0u8; 8]);
     }
 }
@@ -44,12 +44,12 @@ impl AsFd for Bell {
     }
 }
 
-/// Whom to wake, and how.
+/// The thread to wake, and how it sleeps.
 #[derive(Clone, Debug)]
 pub enum Waker {
-    /// It parks.
+    /// The thread parks.
     Thread(Thread),
-    /// It sleeps on this.
+    /// The thread sleeps on this bell.
     Bell(Arc<Bell>),
 }
 

@@ -18,8 +18,8 @@ pub enum Copying {
     First(usize),
     /// All of it.
     All,
-    /// None of it, but frames of its length that were made before are sent in its place: what gathering the packet costs is the
-    /// difference. For measurements.
+    /// Nothing is copied; frames of the packet's length that were made before are sent in its place. The difference is
+    /// what gathering the packet costs. For measurements.
     Dummy,
     /// What costs least, for each size.
     Adaptive,
@@ -37,7 +37,7 @@ pub struct Bounce<L> {
     choice: Choice,
     /// The beginning of a dummy.
     header: Box<[u8]>,
-    /// Frames to copy into: those that nobody uses, and which these are.
+    /// Frames to copy into: the unused ones, and which frames these are.
     free: Vec<Buffer>,
     own: Box<[bool]>,
     frames: usize,
@@ -84,7 +84,7 @@ impl<L: Link> Bounce<L> {
         }
     }
 
-    /// Frames that nobody uses begin as packets do.
+    /// Writes a packet's beginning into all unused frames.
     fn make_dummies(&mut self) {
         for frame in &mut self.free {
             self.arena.restore(frame, 0, self.header.len() as u32);
@@ -152,7 +152,7 @@ impl<L: Link> Bounce<L> {
         octets.div_ceil(self.arena.geometry().frame_size as usize)
     }
 
-    /// Of how many pieces at least the link is to be relieved, so that it takes the packet.
+    /// How many pieces at least must be copied together, so that the link takes the packet.
     fn needed(&self, packets: &VecDeque<Buffer>, pieces: usize) -> usize {
         let (whole, most) = (self.arena.geometry().frame_size as usize, self.link.pieces());
         if pieces <= most {
@@ -197,7 +197,7 @@ impl<L: Link> Link for Bounce<L> {
         if !self.out.is_empty() {
             self.link.transmit(&mut self.out);
         }
-        // Of one size, they say what that costs; of several, nothing.
+        // A batch of packets of one size shows what that size costs; a batch of several sizes shows nothing.
         let (mut class, mut mixed, mut count, mut begin) = (None, false, 0u32, None);
         while let Some(last) = packets.iter().position(|it| !it.goes_on()) {
             let pieces = last + 1;
@@ -224,7 +224,8 @@ impl<L: Link> Link for Bounce<L> {
                         self.refuse(packets, pieces);
                         continue;
                     }
-                    // As few as the link takes it with, instead of as many as would be best.
+                    // Too few frames are free to copy as many pieces as would be best: only as many as the link needs
+                    // are copied.
                     if !self.gather(packets, pieces, needed) {
                         break;
                     }

@@ -152,7 +152,7 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
 
     fn close(self: Box<Self>) -> Returned {
         let Capture { link, file, .. } = *self;
-        // Who wants to know whether it could takes it apart.
+        // A caller that wants to know whether this succeeded takes the capture apart by itself.
         let _ = file.into_inner().flush();
         Box::new(link).close()
     }
@@ -186,7 +186,7 @@ mod tests {
     fn each_packet_is_recorded_once_with_its_direction() {
         let (arena, mut free) = Arena::new(Geometry { frames: 8, frame_size: 64, headroom: 0 });
         let [one, mut two] = Loopback::passing(&arena, 64);
-        // One packet at a time, so that the others are tried again.
+        // The link takes one packet at a time, so that the other packets are tried again.
         let slow = Shape::new(one, Wire { rate: None, latency: Duration::ZERO, room: 1 });
         let mut link = Capture::new(slow, &arena, "test", Vec::new()).unwrap();
         let mut packets = VecDeque::new();
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(read(&record), [(SENT, vec![0; 20]), (SENT, second), (CAME, vec![9; 5])]);
     }
 
-    /// Its last piece may be given with another call.
+    /// A packet's last piece may be given with another call than its first.
     #[test]
     fn a_packet_that_is_given_in_two_calls_is_recorded_whole() {
         let (arena, mut free) = Arena::new(Geometry { frames: 8, frame_size: 64, headroom: 0 });

@@ -2,19 +2,21 @@
 //!
 //! *Event-driven*, each frame is dealt with by itself: the kernel is woken to send it, and it is reclaimed there and then, as a
 //! driver does whose device interrupts for each finished transfer. *Lazy*, frames are sent together, and what was sent before is
-//! reclaimed when the next are sent, and never otherwise. That is faster, and starves whoever has no frame left to send: nothing
-//! is sent, so nothing is reclaimed. *Adaptive* sends frames together as long as they are plenty, and looks once more behind each
-//! transmission: over AF_XDP that costs a load, and what was just sent and can be used again is still in the processor's cache.
+//! reclaimed when the next are sent, and never otherwise. That is faster, and starves a sender that has no frame left:
+//! nothing is sent, so nothing is reclaimed. *Adaptive* sends frames together as long as they are plenty, and looks
+//! once more behind each transmission: over AF_XDP that costs a load, and a frame that was just sent and can be used
+//! again is still in the processor's cache.
 
 /// Which algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// Each frame by itself.
     EventDriven,
-    /// At the next transmission alone: for comparison, since it starves.
+    /// Only at the next transmission. For comparison: senders that wait for frames starve.
     Lazy,
-    /// Together, but event-driven from when fewer than `low` frames are free until `high` are. Both are said as if no frame were lent
-    /// for reception, and are less in proportion to what is: frames that wait for packets are no sign that sending is slow.
+    /// Together, but event-driven from when fewer than `low` frames are free until `high` are. Both numbers are given
+    /// for the case that no frame is lent for reception, and shrink in proportion to the frames that are: frames that
+    /// wait for packets are no sign that sending is slow.
     Adaptive {
         /// Frames.
         low: u32,
@@ -46,13 +48,13 @@ pub struct Frames {
 pub struct Pace {
     how: Completion,
     event_driven: bool,
-    /// Nothing was sent since somebody asked for what is done: who asks again waits for it.
+    /// The caller has asked for what is done, and sent nothing since: if it asks again, it waits for a frame.
     asked: bool,
     switches: u64,
 }
 
 impl Pace {
-    /// At the beginning.
+    /// The pace before the first transmission.
     pub fn new(how: Completion) -> Pace {
         Pace { how, event_driven: how == Completion::EventDriven, asked: false, switches: 0 }
     }
@@ -78,8 +80,8 @@ impl Pace {
         self.how != Completion::Lazy
     }
 
-    /// Somebody asks for what is done: whether to look. The frames that are free may be kept elsewhere, by a protocol that
-    /// retains them, say; so who asks twice without sending counts as having none.
+    /// The caller asks for what is done: whether to look. Free frames may be kept elsewhere, by a protocol that retains
+    /// them for example, so a caller that asks twice without sending counts as having none.
     pub fn asked(&mut self, frames: Frames) -> bool {
         self.mark(frames);
         let again = std::mem::replace(&mut self.asked, true);
@@ -111,7 +113,7 @@ mod tests {
         Frames { all: 100, receiving: 0, transmitting: 100 - free }
     }
 
-    /// As many as possible receive, or none: in either case it is the share of the others that counts.
+    /// However many frames receive, only the share of the other frames counts.
     #[test]
     fn frames_that_wait_for_packets_make_nothing_event_driven() {
         let adaptive = Completion::adaptive(1024);
@@ -157,7 +159,8 @@ mod tests {
     fn lazy_alone_starves_and_adaptive_never_does() {
         const FRAMES: u32 = 3;
         const STEPS: u32 = 12;
-        // Which frames the peer takes at which step, and after that all: whether as many as were given went through.
+        // A bit of `stalls` is a step at which the peer takes no frame; after the last step it takes all. Whether as
+        // many frames went through as were given.
         let runs = |how, stalls: u32| {
             let (mut pace, mut free, mut sent, mut done, mut through) = (Pace::new(how), FRAMES, 0, 0, 0);
             let frames = |free| Frames { all: FRAMES, receiving: 0, transmitting: FRAMES - free };

@@ -1,4 +1,4 @@
-//! Which driver: AF_XDP where it can be had, a packet socket elsewhere, or one that is asked for.
+//! The choice of the driver: AF_XDP if it can be had, else a packet socket, or the driver that is asked for.
 
 use crate::Link;
 use crate::arena::Arena;
@@ -34,7 +34,7 @@ impl Driver {
     /// Opens an interface in this thread's network namespace. The configuration's filter and guarantees hold for any driver.
     ///
     /// # Errors
-    /// See [`OpenError`]; with a free choice, that of the last driver.
+    /// See [`OpenError`]; with a free choice, the error of the last driver that was tried.
     pub fn open(self, interface: &str, arena: &Arena, config: &Config) -> Result<Opened, OpenError> {
         let (driven, instead) = self.choose(interface, arena, config)?;
         let (driver, mode) = (driven.driver(), driven.mode());

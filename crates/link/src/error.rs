@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 /// Why a link could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is none of that name in this network namespace.
+    /// This network namespace has no interface of that name.
     #[error("there is no interface {interface} here; `ip link` lists those that there are")]
     NoInterface {
         /// Its name.
@@ -29,7 +29,7 @@ pub enum OpenError {
         /// The version that brought it.
         since: &'static str,
     },
-    /// Somebody else has it.
+    /// Another socket has the queue.
     #[error(
         "queue {queue} of {interface} is taken by another socket; end the program that has it, or choose another queue"
     )]
@@ -96,7 +96,7 @@ pub enum OpenError {
         /// The address.
         address: IpAddr,
     },
-    /// It stands for several, and packets name one.
+    /// The address stands for several interfaces, and packets must name one.
     #[error("{address} is not the address of one interface; name one of those that `ip address` lists")]
     Unspecific {
         /// The address.
@@ -174,7 +174,7 @@ pub enum Fault {
     /// The way to one peer takes longer packets than before, or only shorter ones; longer ones are refused. Told once.
     #[error("the longest packet to {peer} is now of {is} octets, and was of {was}")]
     Path {
-        /// Who is at its end.
+        /// The peer at its end.
         peer: SocketAddr,
         /// Octets of the longest packet before.
         was: usize,
@@ -184,7 +184,7 @@ pub enum Fault {
     /// What was sent to one peer did not get there, or did not leave; it is lost.
     #[error("{peer} cannot be reached ({error}); `ip route get {}` shows the way, and `ss -lun` there who listens", peer.ip())]
     Unreachable {
-        /// Who.
+        /// The peer.
         peer: SocketAddr,
         /// What the kernel, or a router, said.
         error: io::Error,

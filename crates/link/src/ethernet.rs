@@ -32,7 +32,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use ways::Ways;
 
-/// Of so many frames one is the UDP socket's to receive into, where it is not alone to receive; and no more than so many.
+/// If the UDP socket is not the only one to receive, it gets one in [`PART`] frames to receive into, and at most
+/// [`MOST`].
 const PART: usize = 8;
 const MOST: usize = 128;
 /// Every so often the UDP socket is looked at, in calls, while packets come past it.
@@ -141,7 +142,7 @@ impl Ethernet {
         Ethernet::over(kernel, direct, interface, arena, config)
     }
 
-    /// One that sends by `direct` what it can, and all else by the UDP socket.
+    /// A link that sends by `direct` what it can, and all else by the UDP socket.
     fn over(
         kernel: Udp,
         direct: Driven,
@@ -154,7 +155,7 @@ impl Ethernet {
         let gone = |_| OpenError::NoInterface { interface: interface.to_string() };
         let address = named.address().map_err(gone)?;
         let ways = Ways::new(named.index(), address, local).map_err(system("listening for changes of the network"))?;
-        // Where the kernel does not tell, sums have to be right.
+        // If the kernel does not say whether the wire is within this host, checksums have to be right.
         let unfinished = ways.is_within().unwrap_or(false);
         let frames = arena.geometry().frames as usize;
         let receives = direct.driver() == Driver::Xdp;
@@ -184,7 +185,8 @@ impl Ethernet {
         })
     }
 
-    /// Where it is bound: where packets that it takes come from, and packets that it gives go to.
+    /// The address that the link is bound to: the source of packets that it sends, and the destination of packets that
+    /// it receives.
     pub fn local(&self) -> SocketAddr {
         self.whom.local
     }
@@ -262,7 +264,7 @@ impl Ethernet {
         let (before, mut is_piece) = (packets.len(), false);
         for mut buffer in come.drain(..) {
             let goes_on = buffer.goes_on();
-            // One in pieces is longer than any that this link says it takes.
+            // A packet in pieces is longer than the longest that this link takes.
             let is_whole = !goes_on && !is_piece;
             is_piece = goes_on;
             match frame::parse(arena.octets(&buffer), whom) {
@@ -306,7 +308,7 @@ impl Link for Ethernet {
         self.kernel.guarantees()
     }
 
-    /// To any of the peers that packets went to, or that were asked for ([`Ethernet::path`]).
+    /// The longest packet that every peer takes to which packets went, or which was asked for ([`Ethernet::path`]).
     fn mtu(&self) -> usize {
         self.kernel.mtu().min(self.most())
     }

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 /// How often what happens: shares of the packets that come, from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Odds {
-    /// It does not arrive.
+    /// The packet does not arrive.
     pub loss: f64,
-    /// It arrives twice, if there is a frame for that.
+    /// The packet arrives twice, if there is a frame for that.
     pub duplication: f64,
-    /// One bit of it is changed, if there is a frame for that.
+    /// One bit of the packet is changed, if there is a frame for that.
     pub corruption: f64,
-    /// Up to eight packets that come behind it overtake it.
+    /// Up to eight packets that come behind the packet overtake it.
     pub reordering: f64,
     /// Each is late by some time up to this.
     pub delay: Duration,
@@ -39,7 +39,7 @@ pub struct Happened {
 
 /// Packets that may overtake one.
 const OVERTAKING: u32 = 8;
-/// How long one that may be overtaken waits for others.
+/// How long a packet that may be overtaken waits for others.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// A link on which something happens.
@@ -50,7 +50,7 @@ pub struct Faults<L> {
     odds: Odds,
     random: Rng,
     held: VecDeque<Held>,
-    /// Frames to copy into: those that nobody uses, and which these are.
+    /// Frames to copy into: the unused ones, and which frames these are.
     free: Vec<Buffer>,
     own: Box<[bool]>,
     come: Vec<Buffer>,
@@ -62,7 +62,7 @@ pub struct Faults<L> {
 struct Held {
     pieces: Vec<Buffer>,
     due: Instant,
-    /// So many others go first.
+    /// How many packets are to overtake it yet.
     behind: u32,
 }
 
@@ -205,7 +205,7 @@ impl<L: Link> Link for Faults<L> {
         {
             packets.extend(held.pieces);
             count += 1;
-            // Those in front of it were overtaken.
+            // It has overtaken the packets in front of it.
             self.held.iter_mut().take(at).for_each(|it| it.behind = it.behind.saturating_sub(1));
         }
         count

@@ -1,4 +1,4 @@
-//! Which packets are ours.
+//! Which packets of an interface a driver takes.
 
 use std::net::SocketAddr;
 

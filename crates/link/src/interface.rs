@@ -89,7 +89,8 @@ impl Interface {
         let interface = || self.name.clone();
         match i32::from(flags) {
             flags if flags & libc::IFF_UP == 0 => Err(Fault::Down { interface: interface() }),
-            // As the kernel sees the device's state (RFC 2863): one whose driver knows none counts as running.
+            // This is the device's state as the kernel sees it (RFC 2863): a device whose driver knows no state counts
+            // as running.
             flags if flags & libc::IFF_RUNNING == 0 => Err(Fault::NoCarrier { interface: interface() }),
             _ => Ok(()),
         }
@@ -105,7 +106,7 @@ impl Interface {
     }
 
     fn ask(&self, what: libc::Ioctl) -> Result<libc::ifreq, Fault> {
-        // By number, for it may have been renamed, or another may have its name by now.
+        // The interface is looked up by number: it may have been renamed, or another may have its name by now.
         let gone = || Fault::Gone { interface: self.name.clone() };
         let name = netdevice::index_to_name(&self.ask, self.index).map_err(|_| gone())?;
         // SAFETY: all of it may be zero.

@@ -39,7 +39,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// Of a traffic class (IPv4: type of service): its two lowest bits.
+    /// The mark in a traffic class (IPv4: type of service): its two lowest bits.
     #[inline]
     pub fn of(class: u8) -> Ecn {
         match class & 3 {
@@ -65,9 +65,9 @@ impl Ecn {
 /// What both headers say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Who sent it; an IPv6 address without flow information and scope.
+    /// The sender; an IPv6 address without flow information and scope.
     pub source: SocketAddr,
-    /// Whom it is for.
+    /// The receiver.
     pub destination: SocketAddr,
     /// Differentiated services and [`Ecn`].
     pub class: u8,
@@ -91,7 +91,7 @@ pub enum NotDatagram {
     /// Not UDP, or behind an extension header of IPv6.
     #[error("protocol {0} is not UDP (17)")]
     Protocol(u8),
-    /// A length that is not that of the packet, or those of IP and UDP that do not agree.
+    /// The lengths of IP and UDP do not agree, or are not the packet's.
     #[error("the lengths of IP and UDP do not agree with each other, or with the {0} octets that there are")]
     Length(usize),
     /// A source that cannot be answered: no address, a group's, all hosts', or port 0.
@@ -201,7 +201,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// Of packets that say this; none where the addresses are of different versions.
+    /// The template of packets with this header; `None` if the addresses are of different versions.
     pub fn new(header: Header) -> Option<Template> {
         let Header { source, destination, class } = header;
         let (mut octets, ip) = ([0; IPV6], header.size() - UDP);

@@ -56,7 +56,7 @@ pub enum Watch {
     Ready,
     /// The thread that has asked will be unparked, if only once.
     Armed,
-    /// It will not: whoever waits has to look again.
+    /// The thread will not be unparked: it has to look again by itself.
     Unheard,
 }
 
@@ -65,12 +65,12 @@ pub enum Watch {
 /// By poll(2), and not by epoll(7): poll(2) is also what has the kernel send the rest of what is in AF_XDP's ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Readiness<'a> {
-    /// It is ready while packets have come.
+    /// The descriptor that is ready while packets have come.
     pub descriptor: BorrowedFd<'a>,
     /// What it is to be polled for. Nothing, while no packet could be taken for want of a buffer: errors alone wake then.
     pub events: PollFlags,
-    /// To be looked at after so long at the latest: something is under way of which the descriptor does not tell, such as a buffer
-    /// that is lent, or a packet that a wrapper puts off.
+    /// When to look at the link at the latest: something is under way that the descriptor does not report, such as a
+    /// buffer that is lent, or a packet that a wrapper puts off.
     pub look: Option<Duration>,
 }
 
@@ -98,11 +98,11 @@ pub struct Counters {
     pub sent: u64,
     /// Received.
     pub received: u64,
-    /// That came and were lost, since there was no buffer for them, or no room.
+    /// Packets that came and were lost, since there was no buffer for them, or no room.
     pub lost: u64,
     /// Not sent since they were too long, too short or in too many pieces. Their buffers say so ([`Buffer::is_refused`]).
     pub refused: u64,
-    /// Taken to be sent and given up, since the system knows no way to whom they were for.
+    /// Taken to be sent and given up, because the system knows no way to their receiver.
     pub unsent: u64,
     /// Calls by which the kernel was told that there is something to be sent.
     pub wakeups: u64,
@@ -150,7 +150,8 @@ pub trait Link: Send {
         Watch::Unheard
     }
 
-    /// What to sleep on until packets have come; none where nobody can, and one has to look again.
+    /// What to sleep on until packets have come; `None` if there is nothing to sleep on, and the caller has to look
+    /// again.
     fn readiness(&self) -> Option<Readiness<'_>> {
         None
     }
@@ -168,8 +169,8 @@ pub trait Link: Send {
         Ok(())
     }
 
-    /// Ends it, and gives back its buffers: all of them, but for those that the other end of a link in memory has, or that a device
-    /// which copies nothing may still write to.
+    /// Ends the link, and gives back its buffers, except those that the other end of a link in memory has, and those
+    /// that a device which copies nothing may still write to.
     fn close(self: Box<Self>) -> Returned;
 }
 
@@ -231,11 +232,11 @@ impl<L: Link + ?Sized> Link for Box<L> {
 /// The buffers of a link that was ended.
 #[derive(Debug, Default)]
 pub struct Returned {
-    /// Those that were lent for transmission, as they were lent. Whether they were sent nobody knows.
+    /// The buffers that were lent for transmission, as they were lent. Whether they were sent is not known.
     pub lent: Vec<Buffer>,
-    /// Those to receive into, whatever they hold.
+    /// The buffers to receive into, with any contents.
     pub given: Vec<Buffer>,
-    /// Those that wrappers had for themselves.
+    /// The buffers that wrappers had for themselves.
     pub own: Vec<Buffer>,
 }
 

@@ -18,7 +18,7 @@ pub struct Loopback {
     /// Packets from the other end, and their buffers on the way back.
     come: Receiver<Buffer>,
     read: Sender<Buffer>,
-    /// Where the octets of a frame of the sender's began and how many they were, while it is lent.
+    /// For each frame of the sender's that is lent: where its octets began, and how many they were.
     lent: Box<[(u32, u32)]>,
     arena: Arena,
     /// Where packets are copied to.
@@ -46,7 +46,7 @@ impl Loopback {
         Loopback::pair(arenas, mtu, true)
     }
 
-    /// One end whose packets come back to itself, copied: a cable from its output to its input.
+    /// A link whose packets come back to itself, copied: a cable from its output to its input.
     pub fn cable(arena: &Arena, mtu: usize) -> Loopback {
         let frames = arena.geometry().frames as usize;
         let ((out, come), (read, done)) = (ring(frames), ring(frames));
@@ -138,7 +138,7 @@ impl Link for Loopback {
             packets.push(buffer);
             put(&mut self.read, packet);
         }
-        // Before anybody can send these buffers again, or there would be no room for them.
+        // This comes before the other end can send these buffers again; otherwise there would be no room for them.
         self.come.release();
         self.read.publish();
         count
@@ -155,7 +155,7 @@ impl Link for Loopback {
     fn close(mut self: Box<Self>) -> Returned {
         let mut lent = Vec::new();
         self.complete(&mut lent);
-        // What the other end has sent, and nobody has received, is its own again.
+        // Packets that the other end has sent and this end has not received go back to the other end.
         while let Some(packet) = self.come.pop() {
             put(&mut self.read, packet);
         }

@@ -16,7 +16,7 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Opens one.
+    /// Opens a socket for requests.
     ///
     /// # Errors
     /// There is no descriptor left.
@@ -27,7 +27,8 @@ impl Netlink {
         Ok(Netlink { socket })
     }
 
-    /// Asks, and hands each answer on. With `NLM_F_ACK` it waits until what was asked for is done, with `NLM_F_DUMP` until all is told.
+    /// Sends a request, and hands each answer on. With `NLM_F_ACK` it waits until the request is done, with
+    /// `NLM_F_DUMP` until the answers are complete.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -73,7 +74,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Opens one that hears these groups.
+    /// Opens a listener for these groups.
     ///
     /// # Errors
     /// There is no descriptor left, or the kernel knows no such group.

@@ -19,7 +19,8 @@ use std::time::Duration;
 /// Packets of one system call, and pieces of one packet.
 const BATCH: usize = 64;
 const PIECES: usize = 64;
-/// Packets that a call asks for at least. To lay out room for many of the longest takes longer than to receive one that is short.
+/// Packets that a call asks for at least. Laying out room for many packets of the greatest length takes longer than
+/// receiving a short one.
 const FEW: usize = 2;
 /// The shortest packet: an Ethernet header.
 const SHORTEST: usize = 14;
@@ -40,7 +41,7 @@ pub struct Packet {
     arena: Arena,
     /// To receive into, the next first.
     room: VecDeque<Buffer>,
-    /// Of the packets of a call, while it lasts; and how many the next one asks for.
+    /// The arrays of a call, while it lasts; and how many packets the next call asks for.
     calls: Calls,
     asks: usize,
     /// Transmitted, or refused, and not yet asked for.
@@ -75,7 +76,7 @@ impl Packet {
         let gone = |_| OpenError::NoInterface { interface: interface.name().to_string() };
         let address = interface.address().map_err(gone)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // Of no protocol until it has its filter.
+        // The socket gets no protocol, and so no packets, until it has its filter.
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None);
         let socket = socket.map_err(OpenError::system("opening a packet socket"))?;
         let configure = || -> io::Result<()> {
@@ -88,7 +89,7 @@ impl Packet {
             };
             // What this host sends the filter throws away; Linux 4.20 does not even show it.
             let _ = set(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
-            // To the device past the queueing discipline, as with AF_XDP.
+            // Packets go to the device past the queueing discipline, as with AF_XDP.
             set(&socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32)?;
             // More than the user's limit if that is permitted.
             set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &BACKLOG)
@@ -113,12 +114,12 @@ impl Packet {
             fault: None,
             again: None,
         };
-        // That it is down, or gone by now, is for `check` to say.
+        // If the interface is down or gone by now, `check` reports it.
         link.longest = link.interface.longest().map_or(0, |longest| link.longest_of(longest));
         Ok(link)
     }
 
-    /// Of a packet that the interface takes, what this takes.
+    /// The longest packet of this link over an interface with this longest packet.
     fn longest_of(&self, interface: usize) -> usize {
         interface.min(PIECES * self.frame_room())
     }
@@ -255,7 +256,7 @@ impl Link for Packet {
     }
 
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
-        // A socket is told once that its interface was down, be it up again.
+        // The kernel reports once to a socket that its interface was down, even if it is up again.
         let mut told = false;
         self.again = None;
         while let Some(pieces) = Packet::first(packets, 0) {
@@ -294,7 +295,7 @@ impl Link for Packet {
         let pieces = self.pieces_of_longest();
         let count = (self.room.len() / pieces).min(most).min(self.asks);
         if count == 0 {
-            // An error that nobody takes would wake whoever sleeps, time and again.
+            // An error that stays in the socket would wake a sleeping thread time and again.
             if let Ok(Err(errno)) = socket_error(&self.socket) {
                 self.note(&errno.into());
             }
@@ -340,7 +341,7 @@ impl Link for Packet {
     }
 
     fn watch(&mut self) -> Watch {
-        // It costs a system call, and spares the sleep that is longer.
+        // This poll costs a system call, and spares a sleep, which would take longer.
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let is_ready = self.has_room() && poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&now)) == Ok(1);
         if is_ready { Watch::Ready } else { Watch::Unheard }
@@ -388,7 +389,8 @@ const JUMP_EQUAL: u16 = 0x15;
 const JUMP_GREATER: u16 = 0x25;
 const RETURN: u16 = 0x06;
 const ALL: u32 = u32::MAX;
-/// Where the kernel says what kind of packet it is, as if that stood in the packet, and the kind of those that this host sends.
+/// Offsets at which a filter reads the packet's kind and VLAN tag, as if they stood in the packet; and the kind of
+/// packets that this host sends.
 const KIND_AT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
 const TAGGED_AT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
 const OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
@@ -437,12 +439,12 @@ fn classic(code: &mut [libc::sock_filter]) -> libc::sock_fprog {
     libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() }
 }
 
-/// Binds a packet socket twice, to protocols that nobody uses: with the second the kernel takes it out of the first one's list, and
-/// waits until nobody can see it there (`packet_do_bind`, by synchronize_net).
+/// Binds a packet socket twice, to protocols that are not in use. At the second bind the kernel takes the socket out of
+/// the first protocol's list, and waits until no processor can see it there (`packet_do_bind`, by synchronize_net).
 pub(crate) fn rebind() -> io::Result<()> {
     const NOBODYS: [u16; 2] = [libc::ETH_P_LOOPBACK as u16, libc::ETH_P_802_EX1 as u16];
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-    // On no interface in particular, for the link's may be gone.
+    // The socket is bound to no interface in particular, since the link's may be gone.
     NOBODYS.iter().try_for_each(|protocol| bind(&socket, 0, *protocol))
 }
 
@@ -482,7 +484,7 @@ mod tests {
         assert_eq!(follow(BATCH, &[0, 40, 0, 20]), [32, 64, 32, 40], "bursts");
     }
 
-    /// Of packets in up to 17 pieces, as many as a call has always had room for.
+    /// Room for packets in up to 17 pieces, as many as a call has always had room for.
     const GEOMETRY: Geometry = Geometry { frames: 4096, frame_size: 4096, headroom: 64 };
 
     /// A call lays out no room for packets that do not come, and takes ever more while they do.

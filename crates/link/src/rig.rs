@@ -54,7 +54,7 @@ pub enum RigError {
     },
 }
 
-/// A network namespace. It is there as long as somebody has it open or is in it.
+/// A network namespace. It lasts as long as it is open somewhere or a thread is in it.
 #[derive(Debug)]
 pub struct Namespace {
     file: File,
@@ -157,8 +157,8 @@ impl Namespace {
         self.ask("setting the MTU of", name, 0, RouteNetlinkMessage::SetLink(message))
     }
 
-    /// Gives an interface an IP address, whose first so many bits name its network. It may be used at once: nobody is asked whether
-    /// it is taken.
+    /// Gives an interface an IP address, whose first so many bits name its network. The address may be used at once:
+    /// the kernel does not ask first whether another host has it.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -242,7 +242,7 @@ impl Namespace {
     /// # Errors
     /// There is no such parameter, or the kernel refuses.
     pub fn set_parameter(&self, path: &str, word: &str) -> io::Result<()> {
-        // They are those of the namespace of whoever opens the file.
+        // The file shows the parameters of the namespace of the process that opens it.
         self.inside(|| std::fs::write(format!("/proc/sys/net/{path}"), word))
     }
 
@@ -369,7 +369,7 @@ impl Bottleneck {
     fn options(self) -> [(u16, Vec<u8>); 2] {
         const PARAMETERS: u16 = 1;
         const BURST: u16 = 6;
-        // Of a `struct tc_ratespec` the second octet, by which nobody asks for a table of times.
+        // The second octet of a `struct tc_ratespec`, with which the kernel asks for no table of times.
         const ETHERNET: u8 = 1;
         let mut parameters = vec![0; 36];
         parameters[1] = ETHERNET;

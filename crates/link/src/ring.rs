@@ -4,8 +4,8 @@
 //! and its first item. So an item that goes alone costs what a line's way costs, and of a batch the rest comes in lines that are
 //! full. The receiver says what it has taken when it finds no more, or when it is told to ([`Receiver::release`]).
 //!
-//! A receiver that is about to sleep says so ([`Receiver::watch`]), and is woken by whoever publishes next; so does a sender that
-//! has found the ring full ([`Sender::watch`]), which is woken when there is room.
+//! A receiver that is about to sleep says so ([`Receiver::watch`]), and the next publication wakes it. A sender that
+//! has found the ring full does the same ([`Sender::watch`]), and is woken when there is room.
 #![allow(unsafe_code, reason = "slots that either end has to itself, as two positions say")]
 
 use crate::Watch;
@@ -24,16 +24,18 @@ type Slot<T> = UnsafeCell<MaybeUninit<T>>;
 /// A batch that was published.
 #[repr(align(64))]
 struct Batch<T> {
-    /// Behind its last item. What is left of the batch before in this place is not ahead of the receiver any more.
+    /// The position behind its last item. The tail of an older batch that lay in this place is not ahead of the
+    /// receiver any more, and so is not taken for a new one.
     tail: AtomicUsize,
     first: Slot<T>,
 }
 
 struct Shared<T> {
-    /// As many as a power of two. Slot `position % len` is the receiver's from its head to a published tail, and the sender's
-    /// otherwise; it is empty where a batch begins.
+    /// The slots, a power of two of them. Slot `position % len` is the receiver's from its head to a published tail,
+    /// and the sender's otherwise; it is empty at a position where a batch begins.
     slots: Box<[Slot<T>]>,
-    /// As many, since a batch has an item at least: batch `number % len` is the receiver's as long as its first item is.
+    /// As many batches as slots, since a batch has at least one item. Batch `number % len` is the receiver's as long as
+    /// its first item is.
     batches: Box<[Batch<T>]>,
     /// The first item that the receiver has not taken.
     head: Apart<AtomicUsize>,
@@ -47,10 +49,10 @@ struct Shared<T> {
 /// What either end leaves to the other.
 #[derive(Default)]
 struct Sleepers {
-    /// Whom to wake.
+    /// The threads to wake.
     receiver: Option<Waker>,
     sender: Option<Waker>,
-    /// Where the receiver has stopped for good.
+    /// The position at which the receiver has stopped for good.
     at: Cursor,
 }
 
@@ -84,14 +86,14 @@ impl<T> Drop for Shared<T> {
 struct Cursor {
     /// The next item to be taken.
     head: usize,
-    /// Behind the last item of the batch that it is in.
+    /// The position behind the last item of the current batch.
     tail: usize,
     /// Number of the batch that comes next.
     batch: usize,
 }
 
 impl Cursor {
-    /// Takes the next item. Only the receiver calls this, or who comes after it.
+    /// Takes the next item. Only the receiver calls this, or `drop` after it.
     #[inline]
     fn next<T>(&mut self, shared: &Shared<T>) -> Option<T> {
         let slot = if self.head == self.tail {
@@ -136,7 +138,7 @@ pub struct Sender<T> {
     shared: Arc<Shared<T>>,
     /// The first item of the batch that is not published, away from a receiver that looks for it.
     first: Option<T>,
-    /// Behind the last item that was put in, published or not.
+    /// The position behind the last item that was put in, published or not.
     tail: usize,
     /// Number of the batch that is not published.
     batch: usize,
@@ -176,7 +178,7 @@ impl<T> Sender<T> {
         self.tail.wrapping_sub(self.head) == capacity
     }
 
-    /// Asks that who calls this be woken when there is room; [`Watch::Ready`] if there is some already.
+    /// Has the caller woken when there is room; [`Watch::Ready`] if there is some already.
     pub fn watch(&mut self, waker: Waker) -> Watch {
         let crowded = &self.shared.crowded.0;
         lock(&self.shared.sleepers).sender = Some(waker);
@@ -230,7 +232,7 @@ impl<T> Sender<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        // What nobody was told of is dropped with the rest.
+        // Items that were not published are put in too, and dropped with the rest.
         self.put_batch();
     }
 }
@@ -284,12 +286,12 @@ impl<T> Receiver<T> {
         self.at.head == self.at.tail && self.at.published(&self.shared).is_none()
     }
 
-    /// Asks that who calls this be woken when something comes; [`Watch::Ready`] if something is there already.
+    /// Has the caller woken when something comes; [`Watch::Ready`] if something is there already.
     pub fn watch(&mut self, waker: Waker) -> Watch {
         self.release();
         let watched = &self.shared.watched.0;
         lock(&self.shared.sleepers).receiver = Some(waker);
-        // As one step with what `rouse` does, so that there is no doubt which of the two came last.
+        // A swap, as in `rouse`: the two are ordered, so that the later one sees what the earlier one did.
         watched.swap(true, AcqRel);
         // The other half is in `publish`.
         fence(SeqCst);
@@ -321,7 +323,7 @@ impl<T> Debug for Receiver<T> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> {
-    // Nobody can leave it half done.
+    // The data is whole even if a thread has panicked with the lock.
     mutex.lock().unwrap_or_else(|it| it.into_inner())
 }
 
@@ -360,7 +362,7 @@ mod models {
         });
     }
 
-    /// Who watches and parks is unparked: loom finds a thread that parks for ever.
+    /// A thread that watches and parks is unparked: loom finds a thread that parks for ever.
     #[test]
     fn a_watcher_is_unparked() {
         loom::model(|| {
@@ -483,7 +485,8 @@ mod tests {
         assert_eq!(Counted::strong_count(&item), 1);
     }
 
-    /// From batch to batch the first item lies elsewhere: each that is left is found, whoever goes first and wherever it stands.
+    /// The first item of a batch lies elsewhere in each batch. Every item that is left is found, whichever end is
+    /// dropped first and wherever it stands.
     #[test]
     fn what_was_not_taken_is_dropped_whoever_goes_first() {
         for (taken, sender_first) in (0..=8).flat_map(|taken| [(taken, true), (taken, false)]) {

@@ -11,7 +11,8 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use std::io;
 use std::net::IpAddr;
 
-/// The queueing discipline that has packets leave at their time, and the one that is made of others, one for each queue.
+/// The queueing discipline that has packets leave at their time, and the discipline that consists of others, one for
+/// each queue.
 const KEEPS_TIMES: &str = "fq";
 const OF_OTHERS: &str = "mq";
 
@@ -20,9 +21,10 @@ const OF_OTHERS: &str = "mq";
 pub struct Hop {
     /// The number of the interface by which they leave.
     pub interface: u32,
-    /// The neighbour there: whom they are for, or a router.
+    /// The neighbour there: the receiver itself, or a router.
     pub next: IpAddr,
-    /// They go to one host as they are: neither to this one, nor to many, nor within packets of another kind.
+    /// Packets go to one other host as they are: not to this host, not to many hosts, and not within packets of another
+    /// kind.
     pub plain: bool,
 }
 
@@ -31,7 +33,7 @@ pub struct Hop {
 pub struct Neighbour {
     /// Its Ethernet address.
     pub address: [u8; 6],
-    /// It was not heard of for a while, and is asked only when the kernel itself sends something there.
+    /// The neighbour was not heard from for a while; the kernel asks it only when it sends a packet there itself.
     pub stale: bool,
 }
 
@@ -52,7 +54,7 @@ impl Neighbour {
         (address[0] & 1 == 0 && address != [0; 6]).then_some(Neighbour { address, stale })
     }
 
-    /// Whom a message is about: the number of the interface, and the address.
+    /// The neighbour that a message is about: the number of the interface, and the address.
     pub fn named(message: &NeighbourMessage) -> Option<(u32, IpAddr)> {
         let ip = message.attributes.iter().find_map(|it| match it {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(IpAddr::from(*ip)),

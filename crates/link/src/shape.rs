@@ -17,7 +17,8 @@ pub struct Wire {
     pub room: usize,
 }
 
-/// A link over such a wire. It moves when it is used: who sends looks after what is transmitted, as is right over any link.
+/// A link over such a wire. It moves only when it is used: a sender has to look for what is transmitted, as over any
+/// link.
 #[derive(Debug)]
 pub struct Shape<L> {
     link: L,
@@ -116,7 +117,7 @@ impl<L: Link> Link for Shape<L> {
     fn watch(&mut self) -> Watch {
         self.advance(Instant::now());
         match self.link.watch() {
-            // Nobody would say that the time has come.
+            // No descriptor reports that the time of a delayed packet has come.
             Watch::Armed if !self.under_way.is_empty() => Watch::Unheard,
             watch => watch,
         }

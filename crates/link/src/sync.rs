@@ -14,7 +14,7 @@ pub use std::{
     thread::{self, Thread},
 };
 
-/// As loom's, which sees who looks at it when.
+/// Stands for loom's cell, which notices when each thread looks at it.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub struct UnsafeCell<T>(core::cell::UnsafeCell<T>);

@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 pub struct Table<K, V, S = RandomState> {
     all: Vec<(K, V)>,
     numbers: HashMap<K, u32, S>,
-    /// The one that was found last, and most likely is looked for next.
+    /// The entry that was found last, and most likely is looked for next.
     last: u32,
 }
 

@@ -82,10 +82,10 @@ pub struct Udp {
     /// What the kernel has thrown away, of which it counts 32 bits.
     drops: Cell<u64>,
     fault: Option<Fault>,
-    /// The kernel has no room: the socket says when it has, or nobody does.
+    /// The kernel has no room. The socket reports when there is some; if the limit is another one, no report comes.
     full: bool,
     again: bool,
-    /// Somebody has slept on the socket, and may have been woken by an error.
+    /// A thread has slept on the socket, and may have been woken by an error.
     slept: Cell<bool>,
 }
 
@@ -132,7 +132,8 @@ impl Udp {
         Udp::open(self.socket.local(), &self.arena, &self.config)
     }
 
-    /// Where it is bound: where packets that it takes come from, and packets that it gives go to.
+    /// The address that the link is bound to: the source of packets that it sends, and the destination of packets that
+    /// it receives.
     pub fn local(&self) -> SocketAddr {
         self.socket.local()
     }
@@ -153,8 +154,8 @@ impl Udp {
         self.refusal.as_ref()
     }
 
-    /// Octets that the kernel holds for the link while nobody reads, with what it needs for itself. Without privileges no more than
-    /// twice `net.core.rmem_max`.
+    /// Octets that the kernel keeps for the link until they are read, including its own overhead. Without privileges no
+    /// more than twice `net.core.rmem_max`.
     pub fn backlog(&self) -> usize {
         self.socket.backlog()
     }
@@ -170,7 +171,7 @@ impl Udp {
     }
 
     /// Has packets to a peer leave at so many octets in a second at most, headers of IP and UDP counted, or as fast as they go. Others
-    /// are not held up meanwhile. Says who keeps the time.
+    /// are not held up meanwhile. Returns whether the kernel or this driver keeps the time.
     ///
     /// # Errors
     /// There is no way to it.
@@ -198,7 +199,7 @@ impl Udp {
         Ok(keeper)
     }
 
-    /// Who may keep the times of packets to a peer.
+    /// Whether the kernel can keep the times of packets to a peer, or this driver has to.
     fn timekeeper(&self, peer: SocketAddr) -> Timekeeper {
         let keeps_times = |routes: &Routes| {
             let hop = routes.hop(self.local().ip(), peer.ip())?;
@@ -353,8 +354,9 @@ impl Udp {
         }
     }
 
-    /// Takes what the kernel has to say of datagrams of before. Anybody may have made it say so: how long packets may be is asked
-    /// for, and that nobody is there is told upward and believed of no packet that follows.
+    /// Takes the errors that the kernel reports about earlier datagrams. Any host may have caused one by a forged ICMP
+    /// message. So the length of packets is asked for anew, and an unreachable peer is reported upward, but later
+    /// packets are sent all the same.
     pub(crate) fn hear(&mut self) {
         for _ in 0..COMPLAINTS {
             let Some(complaint) = errors::next(&self.socket) else { return };
@@ -404,7 +406,7 @@ impl Link for Udp {
         self.config.guarantees
     }
 
-    /// To any of the peers that packets went to, or that were asked for ([`Udp::path`]).
+    /// The longest packet that every peer takes to which packets went, or which was asked for ([`Udp::path`]).
     fn mtu(&self) -> usize {
         self.paths.iter().map(|it| it.mtu).min().unwrap_or(ip::LONGEST).min(self.frame_room())
     }

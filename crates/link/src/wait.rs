@@ -7,7 +7,7 @@ use std::hint::spin_loop;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// As long as a sleep and a wake-up take, roughly: whoever polls that long loses no more than it could have gained.
+/// Roughly the time that a sleep and a wake-up take: a poll of this length costs no more than it could have gained.
 const LONGEST_POLL: Duration = Duration::from_micros(50);
 /// Looks at the link between two looks at the clock.
 const LOOKS: u32 = 16;
@@ -31,7 +31,7 @@ impl Default for Wait {
 }
 
 impl Wait {
-    /// One that polls for so long at most; zero never polls.
+    /// A wait that polls for so long at most; with zero it never polls.
     pub fn polling(longest_poll: Duration) -> Wait {
         Wait { expected: Duration::ZERO, longest_poll, sleeps: 0 }
     }
@@ -61,8 +61,8 @@ impl Wait {
         Ok(came)
     }
 
-    /// What is expected to take longer is not worth the polling. But who sleeps learns how long a sleep takes, and not how soon
-    /// something has come, so that it polls now and then all the same.
+    /// A wait that is expected to take longer is not worth the polling. But a sleep shows how long it takes to sleep
+    /// and wake up, and not how soon something has come. So every few sleeps there is a poll all the same.
     fn polls(&self) -> bool {
         self.expected < self.longest_poll || self.sleeps.is_multiple_of(PROBE)
     }
@@ -92,7 +92,7 @@ fn sleep(link: &mut (impl Link + ?Sized), limit: Duration) -> io::Result<bool> {
             Watch::Unheard => {}
         }
         let Some(readiness) = link.readiness() else {
-            // Nobody would wake it.
+            // This link wakes no thread.
             thread::sleep(left.min(Duration::from_micros(100)));
             continue;
         };
@@ -114,7 +114,7 @@ mod tests {
     use crate::{Guarantees, Returned};
     use std::collections::VecDeque;
 
-    /// A link on which something has come at the so-manieth look, which nobody can sleep on.
+    /// A link on which a packet has come at the look with this number, and which no thread can sleep on.
     struct Looks(u32);
 
     impl Link for Looks {

@@ -42,7 +42,7 @@ pub struct Config {
     pub attach: Attach,
     /// Whether packets are copied.
     pub bind: Bind,
-    /// Whether who receives does the device's work for it; nobody else is asked to if nothing is said.
+    /// Whether the kernel does the device's work when the receiver asks for packets; `None`: it does not.
     pub busy_poll: Option<BusyPoll>,
     /// When to look for what was transmitted; [`Completion::adaptive`] if nothing is said.
     pub completion: Option<Completion>,
@@ -66,7 +66,7 @@ impl Default for Config {
 
 /// Most frames of a packet: a packet of the kernel's has so many fragments (`MAX_SKB_FRAGS`).
 const PIECES: usize = 17;
-/// And of one that is sent without a copy.
+/// Most frames of a packet that is sent without a copy.
 const ZERO_COPY_PIECES: usize = 2;
 /// The shortest packet: an Ethernet header.
 const SHORTEST: usize = 14;
@@ -152,7 +152,7 @@ impl Xdp {
             socket,
             queue,
         };
-        // That it is down, or gone by now, is for `check` to say.
+        // If the interface is down or gone by now, `check` reports it.
         link.longest = link.port.interface.longest().map_or(0, |longest| link.longest_of(longest));
         Ok(link)
     }
@@ -180,12 +180,12 @@ impl Xdp {
         Frames { all, receiving, transmitting }
     }
 
-    /// Of a packet that the interface takes, what this takes.
+    /// The longest packet of this link over an interface with this longest packet.
     fn longest_of(&self, interface: usize) -> usize {
         interface.min(pieces(self.socket.pieces, self.socket.zero_copy) * self.frame_room())
     }
 
-    /// Of a packet, what comes in one frame.
+    /// How many octets of a packet come in one frame.
     fn frame_room(&self) -> usize {
         self.arena.geometry().room() - KERNEL_HEADROOM as usize
     }
@@ -220,7 +220,7 @@ impl Xdp {
         while waiting > 0 && self.socket.transmit.needs_wakeup() {
             self.counters.wakeups += 1;
             match send(&self.socket, &[], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                // So many at a time, or there is no memory just now, or no room at the device.
+                // The kernel sends so many at a time; or it has no memory just now, or the device no room.
                 Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => {}
                 Err(errno) => return self.fault = Some(self.fault_of(errno)),
             }
@@ -315,7 +315,7 @@ impl Link for Xdp {
 
     fn fill(&mut self, mut buffer: Buffer) {
         assert!(self.arena.owns(&buffer), "a buffer of another arena");
-        // By this it is told from those that are lent for transmission.
+        // Buffers to receive into are empty, which tells them from buffers that are lent for transmission.
         self.arena.fill(&mut buffer, 0);
         let frame = buffer.frame();
         self.socket.fill.push(u64::from(frame) * u64::from(self.arena.geometry().frame_size));
@@ -353,7 +353,7 @@ impl Link for Xdp {
     }
 
     fn readiness(&self) -> Option<Readiness<'_>> {
-        // Without a buffer to receive into nothing comes, and what is sent is told of by nothing but its ring.
+        // Without a buffer to receive into, no packet comes. Buffers that were sent are reported only by their ring.
         let events = if self.receiving > 0 { PollFlags::IN } else { PollFlags::empty() };
         let look = (self.transmitting > self.socket.completion.available()).then_some(LOOK);
         Some(Readiness { descriptor: self.socket.as_fd(), events, look })
@@ -429,8 +429,8 @@ mod tests {
         thread::scope(|scope| scope.spawn(open).join()).expect("it does not panic").expect("it can be entered")
     }
 
-    /// A device that has found no buffer to receive into says so in the ring, and looks again when it is told to. No veth does:
-    /// its word is put in here.
+    /// A device that has found no buffer to receive into sets a flag in the ring, and looks again when it is woken.
+    /// veth does not set it, so the test does.
     #[test]
     fn a_device_that_ran_out_of_buffers_is_told_of_new_ones() {
         let cable = match Cable::new(1500) {
@@ -450,8 +450,9 @@ mod tests {
         assert_eq!(link.counters().polls, 2);
     }
 
-    /// The kernel publishes what has come before it gives back the places of the frames that it came in: who is quick fills all
-    /// frames again while the ring still looks full. A veth does that within seconds, now and then; its state is put in here.
+    /// The kernel publishes a packet before it gives back the place of its frame in the fill ring: a quick receiver
+    /// fills all frames again while the ring still looks full. Over a veth that happens now and then within seconds;
+    /// here its state is put in.
     #[test]
     fn frames_may_be_filled_again_before_the_kernel_says_that_it_has_taken_them() {
         let cable = match Cable::new(1500) {
@@ -500,7 +501,7 @@ mod tests {
         }
         here.attach(INTERFACE, None).unwrap();
         let ours = open(&cable, &arena, Attach::Auto).unwrap();
-        // Nor is ours, while it is there.
+        // Our program is not replaced either, while it is there.
         here.attach(INTERFACE, Some(foreign.as_fd())).unwrap_err();
         drop(ours);
         here.attach(INTERFACE, Some(foreign.as_fd())).unwrap();

@@ -17,15 +17,15 @@ pub enum PolicyError {
         /// The system's words.
         error: io::Error,
     },
-    /// It is something else.
+    /// The path names no regular file.
     #[error("{} is no regular file; write the policy into one", .0.display())]
     NoFile(PathBuf),
-    /// Somebody who is not trusted owns it, or a folder above it.
+    /// A user who is not trusted owns the file, or a folder above it.
     #[error("{} belongs to user {owner}, who could change the policy: chown root {}", path.display(), path.display())]
     Owner {
         /// The file or folder.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
     },
     /// Others than its owner may change it, or replace it in a folder above it.
@@ -47,7 +47,7 @@ pub enum PolicyError {
         /// What is wrong.
         message: String,
     },
-    /// It names somebody who does not exist.
+    /// The policy names a user or group that does not exist.
     #[error("{place}: there is no {what} {name}; make it ({what}add), or correct the name")]
     Nobody {
         /// File and line.

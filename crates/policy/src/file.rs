@@ -15,8 +15,8 @@ pub const DEFAULT_FILE: &str = "/etc/underpass/policy.toml";
 /// The longest file that is read, in octets.
 const LONGEST: u64 = 1 << 20;
 
-/// The policy that stands in a file. It and the folders above it have to belong to one of the users `trusted`, and nobody else
-/// may be able to change it. May wait, where the system asks a server for users and groups.
+/// Reads the policy from a file. The file and the folders above it must belong to the users `trusted`, and no other
+/// user may be able to change them. May wait, if the system asks a server for users and groups.
 ///
 /// # Errors
 /// See [`PolicyError`].
@@ -76,7 +76,7 @@ fn check(path: &Path, metadata: &Metadata, trusted: &[u32]) -> Result<(), Policy
         return Err(PolicyError::Owner { path: path.into(), owner: metadata.uid() });
     }
     let mode = metadata.mode() & 0o7777;
-    // In a folder with the sticky bit, as /tmp, nobody replaces what another user owns.
+    // In a folder with the sticky bit, such as /tmp, no user can replace what another user owns.
     let is_sticky = metadata.is_dir() && mode & libc::S_ISVTX != 0;
     if mode & 0o022 != 0 && !is_sticky { Err(PolicyError::Writable { path: path.into(), mode }) } else { Ok(()) }
 }

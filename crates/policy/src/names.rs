@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 /// The longest entry that is read, in octets: a group names all its members.
 const LONGEST: usize = 1 << 24;
 
-/// Who knows users and groups.
+/// A source of the numbers of users and groups.
 pub trait Names {
     /// The number of the user of this name; `None` where there is none.
     fn user(&self, name: &str) -> io::Result<Option<u32>>;
@@ -34,10 +34,10 @@ impl Names for System {
 /// getpwnam_r(3) or getgrnam_r(3).
 type LookUp<T> = unsafe extern "C" fn(*const c_char, *mut T, *mut c_char, usize, *mut *mut T) -> c_int;
 
-/// The entry of this name, of which only the numbers may be read: what it points to is gone.
+/// The entry of this name. Only its numbers may be read: its pointers lead to a buffer that is gone.
 ///
 /// # Safety
-/// `call` fills a `T` and a buffer of the length that it is told, as getpwnam_r(3) does.
+/// `call` fills a `T` and a buffer of the given length, as getpwnam_r(3) does.
 unsafe fn look_up<T>(name: &str, call: LookUp<T>) -> io::Result<Option<T>> {
     let name = CString::new(name).map_err(io::Error::other)?;
     let mut buffer = vec![0; 1 << 14];

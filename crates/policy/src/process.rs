@@ -17,7 +17,8 @@ pub struct User {
 }
 
 impl User {
-    /// That of a process now, as /proc says. The daemon goes by what the kernel attests of it when it connects.
+    /// The user of a process now, as /proc shows it. The daemon instead goes by what the kernel attests when a client
+    /// connects.
     ///
     /// # Errors
     /// There is no such process, or /proc does not show it.

@@ -1,4 +1,4 @@
-//! Who may share memory with whom.
+//! The rules that say which two users may share memory.
 
 use std::fmt;
 
@@ -25,18 +25,18 @@ impl fmt::Display for Id {
 /// A network namespace, as the policy tells them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// The one that the daemon is in.
+    /// The network that the daemon is in.
     Host,
-    /// Another one: a container's.
+    /// Another network: a container's.
     Other,
 }
 
 /// An end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct End<'a> {
-    /// Whose it is.
+    /// Its user.
     pub user: &'a User,
-    /// Where; `None` where that is not known.
+    /// Its network; `None` if that is not known.
     pub network: Option<Network>,
     /// Its own port; `None` where that is not known.
     pub port: Option<u16>,
@@ -46,7 +46,7 @@ pub struct End<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     No,
-    /// It is not known.
+    /// What the rule asks for is not known.
     Open,
     Yes,
 }
@@ -61,15 +61,15 @@ impl From<Option<bool>> for Fit {
     }
 }
 
-/// One side of a rule: the ends for which all of this is so.
+/// One side of a rule. An end matches if all of this is so.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Side {
     pub(crate) user: Option<Id>,
     pub(crate) group: Option<Id>,
-    /// It, or one below it. The root's is empty.
+    /// This control group, or one below it. The root's is empty.
     pub(crate) cgroup: Option<String>,
     pub(crate) network: Option<Network>,
-    /// One of these; none: any.
+    /// One of these ports; if there are none, any port.
     pub(crate) ports: Vec<u16>,
 }
 
@@ -151,7 +151,7 @@ pub enum Grounds<'a> {
     Group(&'a Id),
     /// This rule.
     Rule(&'a Rule),
-    /// There is no rule that allows it.
+    /// No rule allows it.
     NoRule,
 }
 
@@ -175,8 +175,8 @@ pub struct Decision<'a> {
     pub grounds: Grounds<'a>,
 }
 
-/// Who may share memory with whom: one user with itself, the members of a group, and whom an allowing rule names; but
-/// never whom a denying rule names.
+/// Which two users may share memory: a user with itself, the members of a group, and the users that an allowing rule
+/// names; but never the users that a denying rule names.
 #[derive(Clone, Debug)]
 pub struct Policy {
     pub(crate) same_user: bool,
@@ -245,7 +245,7 @@ impl Policy {
         [self.allow.len(), self.deny.len()]
     }
 
-    /// With whom this user may share memory, and with whom never, in words.
+    /// Describes the users with which this user may share memory, and those with which it never may.
     pub fn partners(&self, user: &User) -> [Vec<String>; 2] {
         let rules = |rules: &[Rule]| -> Vec<String> {
             rules.iter().filter(|rule| rule.speaks_of(user)).map(Rule::to_string).collect()

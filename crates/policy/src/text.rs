@@ -192,7 +192,7 @@ impl Reader<'_> {
         }
     }
 
-    /// As the kernel writes it, without the slash of the root.
+    /// A control group as the kernel writes it, without the slash of the root.
     fn cgroup(&self, written: &Spanned<String>) -> Result<String, PolicyError> {
         let path = written.get_ref();
         let is_plain = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(char::is_control);

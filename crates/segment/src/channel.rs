@@ -24,7 +24,7 @@ laid_out! {
     /// First page of a slot.
     #[repr(C, align(128))]
     struct Control {
-        /// The maker's and the joiner's; [`CLAIMED`] stands beside the joiner's once the offer is no more.
+        /// The maker's cookie and the joiner's. [`CLAIMED`] is set in the joiner's once the offer is over.
         cookies: [AtomicU64; 2],
         directions: [Direction; 2],
         spare: Spare,
@@ -42,9 +42,10 @@ laid_out! {
         slots: AtomicU32,
         /// [`MARK`].
         mark: AtomicU64,
-        /// Times that readers of either side may have left something unread to senders that do not know: see [`Channel::departures`].
+        /// How often readers of either side may have left unread bytes to senders that do not know of it: see
+        /// [`Channel::departures`].
         departures: AtomicU32,
-        /// By side of the reader.
+        /// The groups of readers of each side.
         groups: [[Group; GROUPS]; 2],
     }
 }
@@ -71,7 +72,7 @@ impl Shape {
     /// Most slots of a pool.
     pub const MAX_SLOTS: u32 = 64;
 
-    /// Whether the shape is one that is ever made.
+    /// Whether pools of this shape are ever made.
     pub fn is_sane(self) -> bool {
         self.ring_bytes.is_power_of_two()
             && (1 << 16..=1 << 24).contains(&self.ring_bytes)
@@ -131,8 +132,8 @@ impl Pool {
         Ok((pool, attested))
     }
 
-    /// The pool in a memfd of the broker's, mapped once. Whether it was not before. Nothing in it is relied on: who makes a slot
-    /// ready lays out the first page as well.
+    /// The pool in a memfd of the broker's, mapped once, and whether this call has mapped it. Nothing in it is relied
+    /// on: the process that makes a slot ready lays out the first page as well.
     ///
     /// # Errors
     /// See [`Mapping::of_memfd`].
@@ -141,7 +142,7 @@ impl Pool {
         Ok((Pool { mapping, shape }, is_new))
     }
 
-    /// The same, by the number of one that this process has mapped.
+    /// The same, by the number of a pool that this process has mapped.
     pub fn of_number(number: i32, shape: Shape) -> Option<Pool> {
         shape
             .is_sane()
@@ -150,7 +151,8 @@ impl Pool {
             .map(|mapping| Pool { mapping, shape })
     }
 
-    /// Says in the first page what this is. The same each time, so that nobody is disturbed who uses it already.
+    /// Writes into the first page what this is. It is the same each time, so a process that uses the pool already is
+    /// not disturbed.
     pub fn lay(&self) {
         let header = self.header();
         header.ring_bytes.store(self.shape.ring_bytes, Relaxed);
@@ -223,7 +225,8 @@ impl Pool {
 
 /// One connection's channel as one end sees it.
 ///
-/// Whole words without a niche, because each call copies it: an `Option` around it is then a copy as well.
+/// A channel in this process's memory. It consists of whole words without a niche, because each call copies it: an
+/// `Option` around it is then a copy as well.
 #[derive(Clone, Copy, Debug)]
 pub struct Channel {
     base: *mut u8,
@@ -275,7 +278,7 @@ impl Channel {
         })
     }
 
-    /// Whether `number` is that of a group of readers on this side which another process than `me` has.
+    /// Whether group `number` of readers on this side belongs to another process than `me`.
     pub fn is_anothers_group(&self, number: u32, me: u32) -> bool {
         self.group(self.side as usize, number).is_some_and(|group| !group.is_owned_by(me))
     }
@@ -358,7 +361,7 @@ impl Channel {
 
     /// Decides what becomes of the slot that was prepared for the connection of the joiner with this cookie. One caller
     /// at most gets true: the joiner has joined then, or the maker has taken the slot back. The directory decides
-    /// nothing: any process of the user may offer there what was taken back.
+    /// nothing: any process of the user may offer there again what was taken back.
     pub fn claim(&self, joiner: u64) -> bool {
         let word = &self.control().cookies[1];
         word.compare_exchange(joiner, joiner | CLAIMED, AcqRel, Relaxed).is_ok()
@@ -377,7 +380,7 @@ impl Channel {
 
 const _: () = assert!(size_of::<Control>() <= PAGE && size_of::<PoolHeader>() <= PAGE);
 
-/// The broker makes as many pages.
+/// The broker counts the same pages for a pool.
 const _: () = {
     let mut slots = 1;
     while slots <= Shape::MAX_SLOTS {

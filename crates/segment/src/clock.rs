@@ -86,7 +86,7 @@ pub fn ticks_per_microsecond() -> u64 {
     }
 }
 
-/// The same, measured: the first call takes a millisecond. For who does not [`begin`] early.
+/// The same, measured: the first call takes a millisecond. For callers that do not [`begin`] early.
 pub fn measured_ticks_per_microsecond() -> u64 {
     if FIRST_TICKS.load(Relaxed) == 0 {
         begin();
@@ -111,7 +111,7 @@ fn measure() -> u64 {
     rate
 }
 
-/// Gives the processor to whoever else wants it.
+/// Gives the processor to another thread that wants it.
 pub fn give_way() {
     if is_quiet() {
         return pause();

@@ -1,45 +1,47 @@
-//! Who else wants this processor, learnt from what became of it whenever this process gave way.
+//! Which other threads want this processor, learnt from how long it was away whenever this process gave way.
 //!
-//! A poll that gives way among others with brief business is the cheapest wait there is: it takes nothing from anybody,
-//! and nobody has to be woken. Beside a program that computes it is the dearest: the other keeps the processor until its
-//! slice is over (milliseconds), where a sleeper that is woken would be let in at once.
+//! A poll that gives way among threads with brief business is the cheapest wait there is: it takes time from no other
+//! thread, and no thread has to be woken. Beside a program that computes it is the most expensive one: that program
+//! keeps the processor until its slice is over (milliseconds), where a woken sleeper would get the processor at once.
 
 use crate::clock::{self, ticks, ticks_per_microsecond};
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 
-/// Giving way takes less than this when nobody else wants the processor.
+/// Giving way takes less than this when no other thread wants the processor.
 const NOBODY_US: u64 = 1;
-/// What giving way costs when there is somebody: the processor changes hands twice, and its caches are somebody else's.
+/// What giving way costs when another thread wants the processor: the processor changes hands twice, and its caches
+/// have the other thread's data.
 const CHANGE_US: u64 = 4;
-/// Whoever keeps the processor longer than this computes. Several servers of one client take turns of about 100 µs, the
-/// threads of a busy server several of these together.
+/// A thread that keeps the processor longer than this computes. Several servers of one client take turns of about 100
+/// µs; the threads of a busy server together take several such turns.
 const BRIEF_US: u64 = 1000;
-/// After having met somebody who computes, this process does not give way for so long at first.
+/// After having met a thread that computes, this process does not give way for so long at first.
 const SHUN_US: u32 = 500;
 /// The longest of these times.
 const LONGEST_SHUN_US: u32 = 320_000;
-/// A slice that is lost to who computes costs what about so many waits save by giving way rather than sleeping.
+/// A slice that is lost to a thread that computes costs what about so many waits save by giving way rather than
+/// sleeping.
 const FORGIVEN_BY: u32 = 128;
 
-/// Who was met on this processor last.
+/// What kind of thread was met on this processor last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Company {
-    /// Nobody: giving way is of no use, and costs a system call.
+    /// None: giving way is of no use, and costs a system call.
     Nobody,
-    /// Others with brief business.
+    /// Threads with brief business.
     Brief,
-    /// Somebody who computes: giving way does not pay, a sleep does.
+    /// A thread that computes: giving way does not pay, a sleep does.
     Greedy,
 }
 
 static LAST: AtomicU32 = AtomicU32::new(Company::Nobody as u32);
-/// When somebody greedy was met last, in ticks.
+/// When a thread that computes was met last, in ticks.
 static MET: AtomicU64 = AtomicU64::new(0);
-/// For how many microseconds that counts.
+/// For how many microseconds such a thread is expected from then on.
 static SHUN: AtomicU32 = AtomicU32::new(SHUN_US);
 
-/// Who is to be expected on this processor.
+/// The kind of thread that is to be expected on this processor.
 #[inline]
 pub fn expected() -> Company {
     match LAST.load(Relaxed) {
@@ -56,7 +58,7 @@ fn still_greedy() -> Company {
     if shunned { Company::Greedy } else { Company::Nobody }
 }
 
-/// Gives the processor to whoever else wants it; returns for how many ticks others with brief business had it.
+/// Gives the processor to another thread that wants it; returns for how many ticks threads with brief business had it.
 pub fn give_way() -> u64 {
     let began = ticks();
     clock::give_way();
@@ -67,7 +69,7 @@ pub fn give_way() -> u64 {
     if met == Company::Greedy {
         MET.store(now, Relaxed);
     }
-    // Every wait of every thread reads these: they are written only to be changed.
+    // Every wait of every thread reads these, so they are written only when they change.
     if shun != next_shun(shun, met) {
         SHUN.store(next_shun(shun, met), Relaxed);
     }
@@ -77,7 +79,7 @@ pub fn give_way() -> u64 {
     if met == Company::Brief { away.saturating_sub(CHANGE_US * ticks_per_microsecond()) } else { 0 }
 }
 
-/// Who had the processor for `away_us` microseconds.
+/// The kind of thread that had the processor for `away_us` microseconds.
 fn judge(away_us: u64) -> Company {
     match away_us {
         0..NOBODY_US => Company::Nobody,
@@ -86,7 +88,8 @@ fn judge(away_us: u64) -> Company {
     }
 }
 
-/// For how long the greedy are shunned after having met `met`: longer and longer where giving way does not pay on the whole.
+/// For how long this process does not give way after having met `met`: longer and longer where giving way does not pay
+/// on the whole.
 fn next_shun(shun: u32, met: Company) -> u32 {
     let next = if met == Company::Greedy { shun.saturating_mul(2) } else { shun - shun / FORGIVEN_BY };
     next.clamp(SHUN_US, LONGEST_SHUN_US)

@@ -1,6 +1,6 @@
 //! Configuration: typed values from `UNDERPASS_*` variables, parsed once at the edge.
 
-/// The variable in which a program hands its connections over to the one that it executes, which may be the command.
+/// The variable in which a program hands its connections over to a program that it executes, which may be the command.
 pub const HANDOFF_VARIABLE: &str = "UNDERPASS_HANDOFF";
 
 /// One key of the configuration: `UNDERPASS_<NAME>` in the environment, `<name>` in the TOML file.
@@ -102,7 +102,7 @@ impl SocketPath {
 /// What becomes of io_uring_setup(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoUring {
-    /// It fails where the library sees it; a filter sees to it where the program makes it past libc.
+    /// It fails: by the library where the call goes through libc, by a filter where the program makes it past libc.
     Auto,
     /// It fails, also in programs that do not load the library.
     Deny,

@@ -1,7 +1,7 @@
 //! The connection of a process to the broker: a Unix socket of type SOCK_SEQPACKET (unix(7)). No call waits.
 //!
-//! It is a descriptor of the library's own in a program that knows nothing of it and may close any number. So before each use
-//! the kernel is asked whether it is the same socket still, by its cookie.
+//! It is a descriptor of the library's own in a program that does not know of it and may close any number. So before
+//! each use the library checks by the cookie that the number is still this socket.
 #![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
 
 use crate::config::SocketPath;
@@ -11,7 +11,7 @@ use underpass_broker::{Answer, Ask, Knock, LONGEST};
 
 /// Octets of a control message with one descriptor (cmsg(3)): header, number, padding.
 const CONTROL: usize = 24;
-/// Of these, without the padding.
+/// The same without the padding.
 const CONTROL_LEN: usize = 20;
 
 /// A connection to the broker.
@@ -42,7 +42,7 @@ impl Drop for Gift {
 struct Control([u8; CONTROL]);
 
 impl Control {
-    /// The descriptor that came, of `len` octets. There is room for two, of which an honest broker sends one.
+    /// The descriptor in a control message of `len` octets. There is room for two; an honest broker sends one.
     fn gift(&self, len: usize) -> Option<Gift> {
         let word = |at: usize| i32::from_ne_bytes(core::array::from_fn(|i| self.0[at + i]));
         let ends = |at: usize| len.min(word(0) as usize) >= at + 4;
@@ -122,7 +122,7 @@ impl Dial {
         Ok(())
     }
 
-    /// Waits so many nanoseconds, less than a second, until an answer comes or the connection ends.
+    /// Waits at most `nanoseconds`, less than a second, until an answer comes or the connection ends.
     pub fn wait(&self, nanoseconds: i64) {
         let mut it = libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 };
         let for_so_long = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };

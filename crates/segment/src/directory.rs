@@ -1,5 +1,5 @@
-//! Where the ends of a user's connections find each other: one table per user and IPC namespace, in a System V segment of
-//! its own that any process of that user can find and nobody else can open.
+//! Where the ends of a user's connections find each other: one table per user and IPC namespace, in a System V segment
+//! of its own, which any process of that user can find and no other user can open.
 //!
 //! An end that wants to go up leaves its name here; whichever end comes second makes the channel. Nothing in the table
 //! is believed without proof ([`crate::meeting`]): any process of the user may write anything here.
@@ -15,9 +15,9 @@ use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU32, AtomicU64, Relaxed, Rel
 use crate::sysv::{self, Mapping};
 use crate::tap::Name;
 
-/// Ends that can wait at one time, all of a user's together. Where there is no place for one, it asks again later.
+/// How many ends of a user can wait at one time. An end that finds no place asks again later.
 const ENTRIES: usize = 1 << 15;
-/// An entry lies within so many places of where its key hashes to.
+/// An entry lies within this many places of its key's hash.
 const NEIGHBOURS: usize = 64;
 /// Pieces of code that are known to set up no io_uring, all of a user's together.
 const CODES: usize = 1 << 10;
@@ -32,7 +32,7 @@ laid_out! {
     struct Header {
         magic: AtomicU64,
         lock: AtomicU32,
-        /// The [`Name`] of the tap of those who capture; 0 if nobody does.
+        /// The [`Name`] of the tap of a capture that runs; 0 if none does.
         tap: AtomicU64,
         /// [`MARK`].
         mark: AtomicU64,
@@ -57,7 +57,7 @@ impl Key {
         Key(one.min(other), one.max(other))
     }
 
-    /// The key of the word of a socket that was passed on.
+    /// The key of the entry of a socket that was passed on.
     pub fn lent(cookie: u64) -> Key {
         Key(0, cookie)
     }
@@ -68,7 +68,7 @@ impl Key {
     }
 }
 
-/// Who holds an end: enough for the other end to have the kernel confirm it, in the same PID namespace.
+/// The holder of an end: enough for the other end to have the kernel confirm it, in the same PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Process, by its [marked number](kernel::marked).
@@ -82,7 +82,7 @@ pub struct Holder {
 /// A channel made for a waiting end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Who made it.
+    /// The process that made it.
     pub maker: Holder,
     /// System V number of the pool.
     pub pool: i32,
@@ -121,16 +121,16 @@ fn load(from: &[AtomicI32; 3]) -> Holder {
     Holder { pid: from[0].load(Relaxed), fd: from[1].load(Relaxed), family: from[2].load(Relaxed) }
 }
 
-/// What came of asking for the other end.
+/// The result of asking for the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It has not asked yet; this end's name is in the entry with this index.
+    /// The other end has not asked yet; this end's name is in the entry with this index.
     Nobody(u32),
-    /// It waits; the entry with this index is to be answered with [`Directory::offer`].
+    /// The other end waits; [`Directory::offer`] answers the entry with this index.
     Waiter(u32, Holder),
-    /// The table is full around here.
+    /// All places for this key are taken.
     Full,
-    /// Somebody holds the table for too long.
+    /// Another process has had the table's lock for too long.
     Busy,
 }
 
@@ -150,8 +150,9 @@ impl Directory {
         if let Some(mapping) = existing(uid) {
             return Ok(Directory { mapping, uid });
         }
-        // Making one is rare; a socket's abstract name, which vanishes with its process, lets one process do it at a
-        // time. Should the name be held for long, two tables may come about: their users then stay on kernel TCP.
+        // A table is rarely made. The abstract name of a socket, which vanishes with its process, lets one process do
+        // it at a time. If that process holds the name for long, two tables may come about: their users then stay on
+        // kernel TCP.
         let turn = Turn::take(uid);
         if let Some(mapping) = existing(uid) {
             return Ok(Directory { mapping, uid });
@@ -169,7 +170,7 @@ impl Directory {
         self.uid
     }
 
-    /// The tap that connections which go fast from now on are to copy to. One whose maker is gone is forgotten.
+    /// The tap to which connections that go fast from now on copy. A tap whose maker is gone is forgotten.
     pub fn tap(&self) -> Option<Name> {
         let name = Name::of(self.header().tap.load(SeqCst))?;
         if !name.is_there(self.uid) {
@@ -184,18 +185,19 @@ impl Directory {
         self.tap().is_none() && self.header().tap.compare_exchange(0, name.word(), SeqCst, Relaxed).is_ok()
     }
 
-    /// Nobody is to copy there any more.
+    /// Forgets the tap of this name: senders are not to copy there any more.
     pub fn forget_tap(&self, name: Name) {
         let _ = self.header().tap.compare_exchange(name.word(), 0, SeqCst, Relaxed);
     }
 
     /// Whether a process of the user has searched the piece of code with this mark, and found nothing that sets up an io_uring.
-    /// Unlike the rest of the table this is believed: a process that could lie here could also trace this one.
+    /// Unlike the rest of the table, the library believes this: a process that could lie here could also trace this
+    /// one.
     pub fn is_harmless(&self, code: u64) -> bool {
         self.places_of(code).any(|it| it.load(Relaxed) == code)
     }
 
-    /// Says so to those who ask later. Where there is no place, one that was searched earlier is searched again.
+    /// Records that. Where no place is free, another mark is overwritten, and its piece of code is searched again.
     pub fn set_harmless(&self, code: u64) {
         let Some(first) = self.places_of(code).next() else { return };
         self.places_of(code).find(|it| it.load(Relaxed) == 0).unwrap_or(first).store(code, Relaxed);
@@ -233,7 +235,7 @@ impl Directory {
                 if state == WAITING {
                     return Found::Waiter(index as u32, load(&entry.waiter));
                 }
-                // The same two sockets again: what stands there is stale or forged.
+                // An entry of the same two sockets: it is stale or forged.
                 free = Some(index);
                 break;
             }
@@ -281,8 +283,8 @@ impl Directory {
         })
     }
 
-    /// Sends the waiting end of `key` to the broker, since the other end cannot prove it, or be proven to it. False when it does
-    /// not wait any more.
+    /// Sends the waiting end of `key` to the broker, because one of the two ends cannot prove that it holds the
+    /// connection. False when the end does not wait any more.
     pub fn send_on(&self, index: u32, key: Key, pid: i32) -> bool {
         let Some(_held) = self.try_lock(pid) else { return false };
         let entry = self.entry(index as usize);
@@ -305,8 +307,9 @@ impl Directory {
         entry.state.load(Acquire) != EMPTY && entry.is(key)
     }
 
-    /// Leaves word of a joined end whose socket is being passed to another process: the end's index in its family. The index
-    /// of the entry, which is cleared when the end is over; `None` when there is no place for it.
+    /// Makes an entry for a joined end whose socket is being passed to another process, with the end's index in its
+    /// family. Returns the index of the entry, which is cleared when the end is over; `None` when there is no place for
+    /// it.
     pub fn lend(&self, cookie: u64, me: Holder, index: u32) -> Option<u32> {
         let key = Key::lent(cookie);
         let _held = self.lock_patiently(me.pid)?;
@@ -324,8 +327,8 @@ impl Directory {
         Some(at as u32)
     }
 
-    /// Finds word of the socket with this cookie: who lent it, and the end's index. It stays, since whoever comes first need
-    /// not be the only one who was given the socket.
+    /// Finds the entry of the lent socket with this cookie: the lender, and the end's index. The entry stays, because
+    /// several processes may have been given the socket.
     pub fn borrow(&self, cookie: u64, pid: i32) -> Option<(Holder, u32)> {
         let key = Key::lent(cookie);
         let _held = self.lock_patiently(pid)?;
@@ -337,7 +340,7 @@ impl Directory {
         Some((load(&entry.waiter), entry.slot.load(Relaxed)))
     }
 
-    /// Clears the entry, if it still is this connection's; false when it was not, or the table is busy.
+    /// Clears the entry, if it is still this connection's; false if it is not, or if the table is busy.
     pub fn clear(&self, index: u32, key: Key, pid: i32) -> bool {
         let entry = self.entry(index as usize);
         let Some(_held) = self.try_lock(pid).filter(|_| entry.is(key)) else { return false };
@@ -353,7 +356,8 @@ impl Directory {
         })
     }
 
-    /// For what cannot be done later: outlasts an owner that waits for a processor, but not one that was stopped.
+    /// Locks for what cannot be done later: waits longer than an owner waits for a processor, but not for an owner that
+    /// was stopped.
     fn lock_patiently(&self, pid: i32) -> Option<Locked<'_>> {
         const PATIENCE_NS: u64 = 500_000_000;
         let deadline = clock::nanoseconds() + PATIENCE_NS;
@@ -380,8 +384,9 @@ impl Directory {
     }
 }
 
-/// Whether the process is gone, as far as anybody here will ever know: one of another PID namespace is. If it is not, two may be at
-/// the table, or an entry goes to another end. What they say there is not believed without proof, and whose entry is gone asks again.
+/// Whether the process is gone, as far as can be known here. A process of another PID namespace counts as gone. If it
+/// is not, two processes may change the table at once, or an entry goes to another end. That does no harm: no entry is
+/// believed without proof, and an end whose entry is gone asks again.
 fn is_gone(process: u32) -> bool {
     kernel::own(process).is_none_or(|pid| !alive(pid))
 }
@@ -407,7 +412,7 @@ fn existing(uid: u32) -> Option<Mapping> {
         for _ in 0..1000 {
             match header.magic.load(Acquire) {
                 MAGIC if header.mark.load(Relaxed) == MARK => return Some(mapping),
-                // Its maker is about to say what it is.
+                // The maker is about to write what the segment is.
                 0 => clock::give_way(),
                 _ => break,
             }
@@ -467,7 +472,7 @@ impl Key {
 
 #[cfg(all(test, not(loom)))]
 impl Directory {
-    /// A table that nobody else finds.
+    /// A table that no other process finds.
     pub(crate) fn private(uid: u32) -> Directory {
         let directory = Directory { mapping: Mapping::create(LEN).unwrap(), uid };
         directory.header().magic.store(1, Release);
@@ -494,7 +499,7 @@ impl Directory {
     }
 }
 
-/// Who this process is, for [`Holder`].
+/// This process as a [`Holder`].
 pub fn holder(fd: i32, family: i32) -> Holder {
     Holder { pid: kernel::marked(kernel::process_id() as u32) as i32, fd, family }
 }
@@ -530,7 +535,7 @@ mod tests {
         assert!(!again.clear(index, key, other.pid));
     }
 
-    /// It is found by its length, and others of that length would hide it.
+    /// The directory is found by its length, and other segments of that length must not hide it.
     #[test]
     fn nothing_else_is_as_long() {
         let shapes =

@@ -4,7 +4,8 @@
 //! that: of 677 MB of code in programs and libraries of a Debian system, only liburing's does.
 #![allow(unsafe_code, reason = "searches by libc's memchr, which is several times as fast as a loop")]
 
-/// How far behind its number a system call is searched for, in bytes. Compilers put in between what prepares its arguments.
+/// How far after its number the system call's instruction is searched for, in bytes. Compilers prepare the arguments in
+/// between.
 const NEAR: usize = 2048;
 /// The longest piece of code that is looked at for one call, in bytes: pieces to search have to overlap by as much.
 const LONGEST: usize = 3 + NUMBER.len() + NEAR;
@@ -20,8 +21,8 @@ const CALL: &[u8] = &[0x0f, 0x05];
 #[cfg(target_arch = "aarch64")]
 const CALL: &[u8] = &[0x01, 0x00, 0x00, 0xd4];
 
-/// Beginnings of the file names of libraries whose code need not be searched: of liburing, whose functions the library stands in
-/// front of, and of libc, which has none for it.
+/// Beginnings of the file names of libraries whose code need not be searched: liburing, whose functions this library
+/// replaces, and libc, which has no function for it.
 pub const HARMLESS: [&[u8]; 4] = [b"liburing", b"libunderpass", b"libc.so", b"ld-linux"];
 
 /// Whether `len` bytes of code make the call. `read` fills its buffer, a part of `piece`, with the code from an offset on; `None`
@@ -73,7 +74,7 @@ fn find(byte: u8, code: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// What compilers make of it: GCC in liburing, with the arguments moved in between, and by hand.
+    /// The call as GCC compiles it in liburing, with the arguments moved in between, and as one writes it by hand.
     #[test]
     fn the_call_is_found_wherever_it_stands() {
         let calls: [&[u8]; 4] = [

@@ -1,8 +1,8 @@
-//! A mark of how the structures in shared memory are laid out, computed by the compiler from their definitions. Two builds of
-//! the library share memory only if their marks agree, so nobody can forget to raise a version when a field moves.
+//! A mark of how the structures in shared memory are laid out, computed by the compiler from their definitions. Two
+//! builds of the library share memory only if their marks agree, so a moved field never needs a new version number.
 //!
 //! `laid_out!` wraps the definition of such a structure. Every field's type must be [`LaidOut`] itself, so the mark of a
-//! structure covers everything inside it. What the words *mean* no compiler sees: `PROTOCOL` counts that.
+//! structure covers everything inside it. A compiler does not see what the words *mean*: `PROTOCOL` counts that.
 
 use crate::sync::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 

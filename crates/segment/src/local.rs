@@ -1,13 +1,14 @@
-//! Variables of which each thread has its own.
+//! Variables that each thread has for itself.
 //!
-//! std's `thread_local!` finds those of a library by a function of the loader's. Once the program has opened many libraries
-//! that have such variables too, that allocates memory with a thread's next look: in the middle of a recv, say, and of a signal
-//! handler that has interrupted malloc. But a library that is loaded at the program's start has them at a fixed distance from the
-//! thread's control block (the initial-exec model of ELF). Compilers make use of that only if told for all of a library.
+//! std's `thread_local!` finds a library's variables by a function of the loader's. Once the program has opened many
+//! libraries with such variables, that function allocates memory at a thread's next access, perhaps in a recv in a
+//! signal handler that has interrupted malloc. But a library that is loaded at the program's start has its variables at
+//! a fixed distance from the thread's control block (the initial-exec model of ELF). Compilers use that only if they
+//! are told so for a whole library.
 #![allow(unsafe_code, reason = "finds memory by an instruction of its own")]
 
-/// Defines variables of which each thread has its own, with methods like a `Cell`'s. Their first value has to be all zeros, and
-/// their names tell them apart in the whole library.
+/// Defines variables that each thread has for itself, with methods like a `Cell`'s. Their first value has to be all
+/// zeros, and their names must be different in the whole library.
 #[macro_export]
 macro_rules! of_each_thread {
     ($($(#[$about:meta])* static $name:ident: $type:ty = $first:tt;)+) => {$(

@@ -1,8 +1,10 @@
-//! A lock for one side of a connection: shared by the processes that share the socket, free when nobody contends,
-//! passable by a signal handler of its own thread, and survived by the others when its owner is killed.
+//! A lock for one side of a connection. The processes that share the socket share the lock; it costs little when no
+//! other thread wants it; a signal handler of its owner's thread may enter it; and other threads go on when its owner
+//! is killed.
 //!
-//! While its owner sleeps inside another may visit: what it guards is the visitor's until it ends the visit, and an owner
-//! that wakes waits for that. Who would sleep inside as well sleeps behind it, and tries again when it wakes.
+//! While its owner sleeps inside, another thread may visit: what the lock guards is the visitor's until it ends the
+//! visit, and an owner that wakes waits for that. A visitor that would sleep inside as well sleeps behind the owner,
+//! and tries again when the owner wakes.
 //!
 //! It lies in memory that the other end of the connection does not have. What it guards is built so that a signal
 //! handler may run in the middle of it (a sender's commit is one compare-and-swap, and a reader holds signals back while it
@@ -26,7 +28,7 @@ laid_out! {
 
 /// The owner sleeps inside.
 const ASLEEP: u32 = 1 << 31;
-/// A signal handler on top of that sleep is inside.
+/// A signal handler that has interrupted that sleep is inside.
 const ABOVE: u32 = 1 << 30;
 /// Threads sleep until the owner wakes.
 const AWAITED: u32 = 1 << 29;
@@ -37,20 +39,20 @@ const GONE: u32 = VISITOR;
 /// How a lock was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entered {
-    /// Nobody was inside.
+    /// No thread was inside.
     Alone,
-    /// This thread was inside already (a signal handler is running on top of it).
+    /// This thread was inside already, and this is a signal handler that has interrupted it.
     Nested,
-    /// This thread sleeps inside, and a signal handler is running on top of that.
+    /// This thread sleeps inside, and this is a signal handler that has interrupted the sleep.
     AboveSleep,
-    /// The owner was killed inside; what it guards may need mending.
+    /// The owner was killed inside; what the lock guards may need repair.
     AfterDeath,
-    /// It was not: the owner sleeps inside until something arrives.
+    /// Not entered: the owner sleeps inside until something arrives.
     Asleep,
 }
 
 impl Lock {
-    /// Enters as thread `me` (not 0), if no other sleeps inside.
+    /// Enters as thread `me` (not 0), if no other thread sleeps inside.
     #[inline]
     pub fn enter(&self, me: u32) -> Entered {
         match self.owner.compare_exchange(0, me, Acquire, Relaxed) {
@@ -60,7 +62,8 @@ impl Lock {
         }
     }
 
-    /// Enters as thread `me`, which is not inside already, if nobody is, or is out again within 100 ms.
+    /// Enters as thread `me`, which is not inside already, if no thread is inside, or the owner comes out within 100
+    /// ms.
     pub fn enter_if_free(&self, me: u32) -> bool {
         (0..1000).any(|round| {
             if round > 0 {
@@ -70,8 +73,8 @@ impl Lock {
         })
     }
 
-    /// Keeps every other thread from what it guards until [`Lock::let_in`], also one that sleeps inside, should it wake.
-    /// `None`: this thread was inside already, or another has not come out within 100 ms.
+    /// Keeps every other thread from what it guards until [`Lock::let_in`], also a thread that sleeps inside, should it
+    /// wake. `None`: this thread was inside already, or another has not come out within 100 ms.
     pub fn keep_out(&self, me: u32) -> Option<Entered> {
         let rounds = (0..1000).map(|round| {
             if round > 0 {
@@ -95,7 +98,7 @@ impl Lock {
         self.asleep.load(Relaxed) & VISITOR == me
     }
 
-    /// Exits what was entered so.
+    /// Exits, where [`Lock::enter`] returned `entered`.
     #[inline]
     pub fn exit(&self, entered: Entered) {
         match entered {
@@ -107,15 +110,16 @@ impl Lock {
         }
     }
 
-    /// Thread `me` has been made anew: its process has executed a program, in the middle perhaps of what it, or the thread
-    /// whose number it took, was doing inside.
+    /// Thread `me` has begun anew: its process has executed a program, perhaps while this thread, or the thread whose
+    /// number it took, was inside.
     pub fn forsake(&self, me: u32) {
         let _ = self.owner.compare_exchange(me, GONE, AcqRel, Relaxed);
         let visited = |now| (now & VISITOR == me).then_some(now | GONE);
         let _ = self.asleep.fetch_update(AcqRel, Relaxed, visited);
     }
 
-    /// Nobody has this copy of it but the caller: whoever was inside of the other one does not come back.
+    /// For a copy of a lock that only the caller has: the threads that were inside of the original do not come back to
+    /// the copy.
     pub fn forsake_all(&self) {
         if self.owner.load(Relaxed) != 0 {
             self.owner.store(GONE, Relaxed);
@@ -123,18 +127,20 @@ impl Lock {
         self.asleep.store(0, Release);
     }
 
-    /// Opens it, whoever was inside: no thread is that uses this copy of it.
+    /// Opens the lock, even if its owner's number is in it: no thread is inside that uses this copy of it.
     pub fn open(&self) {
         self.owner.store(0, Release);
         self.asleep.store(0, Release);
     }
 
-    /// Whether the owner sleeps inside: for one who has entered, whether it runs on top of a sleep of its own thread.
+    /// Whether the owner sleeps inside. To a caller that has entered it says whether the caller, a signal handler, has
+    /// interrupted a sleep of its own thread.
     pub fn is_asleep(&self) -> bool {
         self.asleep.load(Acquire) & ASLEEP != 0
     }
 
-    /// The owner is about to sleep inside. Returns whether it does so on top of another sleep, for [`Lock::wake`].
+    /// The owner is about to sleep inside. Returns whether it has interrupted another sleep of its thread, for
+    /// [`Lock::wake`].
     pub fn fall_asleep(&self) -> bool {
         let asleep = |now| Some(now & AWAITED | ASLEEP);
         self.asleep.fetch_update(AcqRel, Relaxed, asleep).is_ok_and(|before| before & ASLEEP != 0)
@@ -148,8 +154,9 @@ impl Lock {
         self.await_visitor();
     }
 
-    /// Sleeps until the owner, who sleeps inside, wakes. A signal or the `deadline` (CLOCK_MONOTONIC, ns) ends that as it
-    /// ends a receive of the kernel's: a system call that has no time limit goes on if the program's handler wants that.
+    /// Sleeps until the owner, which sleeps inside, wakes. A signal or the `deadline` (CLOCK_MONOTONIC, ns) ends that
+    /// as it ends a receive of the kernel's: a system call that has no time limit goes on if the program's handler
+    /// wants that.
     ///
     /// # Errors
     /// EINTR; EAGAIN when the time is over.
@@ -171,16 +178,16 @@ impl Lock {
         }
     }
 
-    /// Wakes those who sleep behind the owner, if the word said before that there are any. A program that has threads makes
-    /// such calls whatever others it has forbidden itself.
+    /// Wakes the threads that sleep behind the owner, if the word said before that there are any. A program that has
+    /// threads makes futex calls whichever other calls its filter forbids.
     fn wake_others(&self, before: u32) {
         if before & AWAITED != 0 {
             kernel::wake_all(&self.asleep);
         }
     }
 
-    /// Visits a sleeping owner; false when it does not sleep, or another visits. To be called with signals held back: a
-    /// handler would have to wait for the visit on top of which it runs.
+    /// Visits a sleeping owner; false when it does not sleep, or another thread visits. To be called with signals held
+    /// back: a handler that interrupts the visit would wait for it for ever.
     pub fn visit(&self, me: u32) -> bool {
         let visited = |now| (now & !AWAITED == ASLEEP).then_some(now | me);
         match self.asleep.fetch_update(AcqRel, Relaxed, visited) {
@@ -202,7 +209,7 @@ impl Lock {
         self.asleep.load(Acquire) & ASLEEP == 0
     }
 
-    /// A visitor that was killed is gone.
+    /// Ends the visit of a thread that was killed.
     fn dismiss(&self, now: u32) {
         let visitor = now & VISITOR;
         if visitor != 0 && !alive(visitor) {
@@ -232,7 +239,7 @@ impl Lock {
         if above { Entered::AboveSleep } else { Entered::Nested }
     }
 
-    /// Who is inside; 0: nobody.
+    /// The number of the thread that is inside; 0: none.
     pub fn owner(&self) -> u32 {
         self.owner.load(Acquire)
     }
@@ -245,14 +252,14 @@ impl Lock {
                 return Entered::Alone;
             }
             if self.is_visited_by(me) {
-                // Kept out by the very thread that a signal handler runs on top of.
+                // A signal handler that has interrupted a visit of its own thread.
                 return Entered::Nested;
             }
             if owner != 0 && self.asleep.load(Acquire) & ASLEEP != 0 {
-                // Nobody who waits may ever come to find it dead.
+                // No later check is certain, so this one tests whether the owner has died.
                 return if self.inherit(owner, me) { Entered::AfterDeath } else { Entered::Asleep };
             }
-            // Of one that is known to be gone nobody need ask.
+            // An owner that is known to be gone need not be tested.
             if (owner == GONE || wait(round) && owner != 0) && self.inherit(owner, me) {
                 return Entered::AfterDeath;
             }
@@ -270,7 +277,7 @@ impl Lock {
             self.dismiss(now);
             return false;
         }
-        // As a visitor first, so that no other is there beside.
+        // As a visitor first, so that no other visitor is inside at the same time.
         if now != 0 && self.asleep.compare_exchange(now, now | me, AcqRel, Relaxed).is_err() {
             return false;
         }
@@ -284,8 +291,8 @@ impl Lock {
     }
 }
 
-/// Whether the thread of this [number](kernel::marked) exists and is not merely waiting to be reaped, as far as it may be asked:
-/// one of another PID namespace may.
+/// Whether the thread of this [number](kernel::marked) exists and is not merely waiting to be reaped. A thread of
+/// another PID namespace is taken to live.
 pub fn alive(number: u32) -> bool {
     number != GONE && (is_quiet() || kernel::own(number).is_none_or(kernel::thread_lives))
 }
@@ -293,7 +300,7 @@ pub fn alive(number: u32) -> bool {
 /// One round of waiting for another thread; true now and then, when it has lasted so long that the other may be dead.
 fn wait(round: u32) -> bool {
     if cfg!(loom) {
-        // In a model each round may be the one.
+        // In a model the owner may be dead in any round.
         pause();
         return true;
     }
@@ -346,7 +353,7 @@ mod tests {
         assert_eq!(lock.enter(me), Entered::Nested);
         lock.forsake(me);
         assert_eq!(lock.enter(me), Entered::AfterDeath);
-        // As one that sleeps inside, and as a visitor.
+        // As an owner that sleeps inside, and as a visitor.
         lock.fall_asleep();
         assert!(lock.visit(me));
         lock.forsake(me);
@@ -366,7 +373,7 @@ mod tests {
         assert_eq!(lock.enter(std::process::id()), Entered::Alone);
         assert!(!lock.fall_asleep());
         assert_eq!(lock.enter(1), Entered::Asleep);
-        // A signal handler on top of the sleep, and one on top of that.
+        // A signal handler that has interrupted the sleep, and a second one that has interrupted the first.
         let me = std::process::id();
         assert_eq!((lock.enter(me), lock.enter(me)), (Entered::AboveSleep, Entered::Nested));
         assert!(!lock.visit(1) && lock.fall_asleep() && lock.visit(1));
@@ -397,7 +404,7 @@ mod tests {
                 }
                 lock.exit(Entered::Alone);
             });
-            // On top of the sleep it sleeps once more, and again.
+            // The handler sleeps too, and a second one as well.
             clock::nap(20_000);
             assert_eq!(lock.enter(me), Entered::AboveSleep);
             let above = lock.fall_asleep();
@@ -485,7 +492,7 @@ mod models {
         });
     }
 
-    /// Fails if `Lock::inherit` takes the lock by a store, whoever has taken it meanwhile.
+    /// Fails if `Lock::inherit` takes the lock by a store, even if another thread has taken it meanwhile.
     #[test]
     fn one_inherits_from_the_dead() {
         model::check(2, || {

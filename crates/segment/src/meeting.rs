@@ -1,16 +1,15 @@
 //! How the two ends of a connection come to share a channel.
 //!
-//! An end that wants to go up asks the kernel who is at the other end ([`kernel::peer`]): that socket's cookie, inode
-//! and user. If it is this user's, the end asks the [`Directory`]; the
-//! first end leaves its name, the second makes the channel and offers it. Each end believes the other only if the
-//! kernel shows that the process which claims to hold the other socket really has it among its descriptors, and that
-//! the pool was made by that process, for this user alone.
+//! An end that wants to go up asks the kernel for the socket at the other end ([`kernel::peer`]): its cookie, inode and
+//! user. If it is this user's, the end asks the [`Directory`]; the first end leaves its name, the second makes the
+//! channel and offers it. Each end believes the other only if the kernel shows that the process which claims to hold
+//! the other socket really has it among its descriptors, and that this process made the pool, for this user alone.
 //!
-//! An end that cannot be found so asks the broker, if there is one (`brokered`); and so does an end that nobody comes for in the
-//! directory, which is one of its IPC namespace alone.
+//! An end that cannot find its other end so asks the broker, if there is one (`brokered`). So does an end for which no
+//! other end comes to the directory, because each IPC namespace has a directory of its own.
 //!
-//! A [`Meeting`] is what one process needs for that. It is used by one thread at a time; one that finds it in use goes
-//! on with kernel TCP and comes back later.
+//! A [`Meeting`] is what one process needs for that. It is used by one thread at a time; a thread that finds it in
+//! use goes on with kernel TCP and comes back later.
 #![allow(unsafe_code, reason = "detaches pools that nothing uses")]
 
 mod broker;
@@ -30,19 +29,20 @@ use broker::Broker;
 pub use broker::is_asking;
 use brokered::Given;
 
-/// Pools that one process has attached at most.
+/// Most pools that one process has attached.
 const POOLS: usize = 1024;
 /// Slots of the first pool towards a process. What is mapped counts in a program's virtual size, used or not.
 const FIRST_SLOTS: u32 = 1;
 /// How many times as many slots the next pool has, up to [`Shape::MAX_SLOTS`]. Less would make more pools of as many
 /// connections, and a sleeping epoll set may be rung once for each pool.
 const GROWTH: u32 = 8;
-/// Where memory is limited by a cgroup, a pool is made only if so many times its size is left: rings take memory as they are
-/// used, and when nothing is left somebody is killed.
+/// Where memory is limited by a cgroup, a pool is made only if so many times its size is left: rings take memory as
+/// they are used, and when nothing is left the kernel kills a process.
 const RESERVE: u64 = 4;
-/// The same for who joins it: fewer, since its maker, which may be in the same cgroup, has looked just before.
+/// The same for the process that joins the pool. Less is left free, because the pool's maker, which may be in the same
+/// cgroup, has looked just before.
 const RESERVE_TO_JOIN: u64 = 2;
-/// A pool that nothing uses stays attached for so long, for threads that close a socket under one another.
+/// How long a pool that nothing uses stays attached, for threads that close a socket under one another.
 const LINGER_NS: u64 = 1_000_000_000;
 /// The same if the broker is to be told of its slots with the next ask.
 const LINGER_TO_TELL_NS: u64 = 60_000_000_000;
@@ -52,7 +52,7 @@ struct Attached {
     pool: Pool,
     /// Process that made it, as the kernel attests.
     creator: i32,
-    /// Ends of this process in it, without those that it has from another process of its family.
+    /// Ends of this process in it, without ends that another process of its family has joined.
     users: u32,
     unused_since: u64,
     /// For a pool that this process made: the family it was made for, and the slots taken.
@@ -77,8 +77,8 @@ pub enum Answer {
     None,
     /// The other end has offered a channel.
     Offer,
-    /// It does not know the end: the directory goes with the last process that has it, which may have executed a program. The
-    /// other end asks the next one, so this end asks again.
+    /// The directory does not know the end. It goes with the last process that has it, which may have executed a
+    /// program. The other end asks a new directory, so this end asks again.
     Forgotten,
 }
 
@@ -89,13 +89,14 @@ pub struct Meeting {
     directory: Option<Directory>,
     let_go: fn(i32, *const u8) -> bool,
     broker: Broker,
-    /// How often in a row an end that waits in the directory has asked the broker as well, and has met nobody there.
+    /// How often in a row an end that waits in the directory has asked the broker as well, and did not meet its other
+    /// end there.
     asked_in_vain: u32,
     pools: [Option<Attached>; POOLS],
 }
 
 impl Meeting {
-    /// A process that has met nobody yet.
+    /// For a process none of whose ends has met its other end yet.
     pub const fn new() -> Meeting {
         Meeting {
             family: 0,
@@ -108,8 +109,9 @@ impl Meeting {
         }
     }
 
-    /// Says which family the ends of this process belong to, how large its rings are to be, where the broker listens, and who
-    /// is asked before a pool (by its number and where it begins) is detached: true if nothing uses it.
+    /// Says which family the ends of this process belong to, how large its rings are to be, and where the broker
+    /// listens. `let_go` is asked before a pool (by its number and its address) is detached, and returns true if
+    /// nothing uses the pool.
     pub fn set_up(&mut self, family: i32, ring_bytes: u32, broker: SocketPath, let_go: fn(i32, *const u8) -> bool) {
         self.let_go = let_go;
         self.family = family;
@@ -117,7 +119,7 @@ impl Meeting {
         self.broker = Broker::new(broker);
     }
 
-    /// In a forked child: the pools that the parent made remain attached, but are the parent's to give away.
+    /// In a forked child: the pools that the parent made stay attached, but only the parent gives their slots away.
     pub fn after_fork(&mut self) {
         self.broker.after_fork();
         for pool in self.pools.iter_mut().flatten() {
@@ -126,8 +128,8 @@ impl Meeting {
         }
     }
 
-    /// In a forked child whose parent was changing it in another thread: no word of it can be relied on, and the System V
-    /// segments that are needed are attached once more. Those that are in use stay where they are.
+    /// In a forked child whose parent was changing this in another thread. No word of it can be relied on, so segments
+    /// are attached once more when they are needed. Pools that are in use stay where they are.
     pub fn begin_anew(&mut self) {
         self.directory = None;
         self.broker.begin_anew();
@@ -137,7 +139,7 @@ impl Meeting {
     /// A connection has proven itself: looks for its other end. Moves `end` to [`Stage::Waiting`], [`Stage::Joined`]
     /// or [`Stage::Pinned`], or leaves it where it is for a later try.
     pub fn seek(&mut self, end: &End, fd: i32) {
-        // What may be in its old place by now is the other end's.
+        // The entry in its old place may be the other end's by now.
         end.entry.store(0, Relaxed);
         let uid = kernel::user_id();
         let (counters, cookie) = match (kernel::counters(fd), kernel::cookie(fd)) {
@@ -145,9 +147,9 @@ impl Meeting {
             (Ok(c), Ok(cookie)) if kernel::carries(c.state) => (c, cookie),
             _ => return,
         };
-        // An active opener's SYN counts one.
+        // An active opener's SYN counts as one acknowledged byte.
         let unheard = counters.acked <= 1 && counters.received == 0;
-        // Also of a connection that stays on kernel TCP: whoever watches tells it by that.
+        // Also of a connection that stays on kernel TCP: `underpass ss` finds it by the cookie.
         end.cookie.store(cookie, Relaxed);
         let peer = match kernel::peer(fd) {
             // Not accepted yet: it has no owner that could prove anything.
@@ -191,13 +193,13 @@ impl Meeting {
                 }
                 self.join(end, fd, pool, slot, &channel);
             }
-            // Others will have left by a later try.
+            // Other ends will have left by a later try.
             Found::Full => end.set_reason(Reason::NoMemory),
             Found::Busy => {}
         }
     }
 
-    /// What an end that waits has come to. A few loads, mostly.
+    /// What the directory, or the broker, says to an end that waits. Mostly a few loads.
     pub fn answer(&mut self, end: &End) -> Answer {
         let answer = self.answer_of_directory(end);
         match (answer, end.asked()) {
@@ -249,7 +251,7 @@ impl Meeting {
     fn take_offer_of_directory(&mut self, end: &End, fd: i32, entry: (Directory, u32, Key), offer: Offer) {
         let ((directory, index, key), pid) = (entry, kernel::process_id());
         match self.prove(end, fd, directory.uid(), offer) {
-            // Its maker may have closed, or the table is busy: there will be another look, or none.
+            // The maker may have closed, or the table is busy: a later call looks again.
             Ok((pool, channel)) => {
                 if directory.clear(index, key, pid) && channel.claim(end.cookie.load(Relaxed)) {
                     if end.asked() != Asked::Nothing {
@@ -269,7 +271,7 @@ impl Meeting {
         }
     }
 
-    /// The offered pool, attached, and the slot, if what is offered is what it should be.
+    /// The offered pool, attached, and its slot, if the offer proves to be right.
     fn prove(&mut self, end: &End, fd: i32, uid: u32, offer: Offer) -> Result<(Pool, Channel), Errno> {
         let peer = kernel::peer(fd).map_err(|no| match no {
             NoPeer::NoAnswer(e) if passes(e) => e,
@@ -281,7 +283,7 @@ impl Meeting {
         }
         let maker = process_of(offer.maker).ok_or(FORGED)?;
         let pool = match self.attached(offer.pool) {
-            // Whoever made a pool for another connection may offer it for this one.
+            // The process that made a pool for another connection may offer it for this one.
             Some(it) if it.pool.shape() == offer.shape && it.creator == maker => it.pool,
             Some(_) => return Err(FORGED),
             None => {
@@ -289,9 +291,9 @@ impl Meeting {
                     return Err(Errno(libc::ENOMEM));
                 }
                 let (pool, attested) = Pool::open(offer.pool, offer.shape, uid).map_err(|e| match e.0 {
-                    // That it is not there is a lie as well.
+                    // An offer of a segment that does not exist is a lie as well.
                     libc::EINVAL | libc::EIDRM => FORGED,
-                    // RLIMIT_MEMLOCK, which does not pass.
+                    // EAGAIN means RLIMIT_MEMLOCK here, which does not pass.
                     libc::EAGAIN => Errno(libc::ENOMEM),
                     _ => e,
                 })?;
@@ -321,13 +323,13 @@ impl Meeting {
             end.set_tap(name);
         }
         end.advance(Stage::Joined);
-        // Behind that: what the program sets from now on, it says itself.
+        // After the end has joined: if the program changes SO_LINGER from now on, that call tells the other end.
         channel.tell_of_close(fd);
     }
 
-    /// The channel of a joined end, attached to this process if it was not (the end may have been joined by another
-    /// process of its family). Whoever attaches it counts as one user of its pool. What the broker gave it gives again for `fd`, a
-    /// descriptor of the socket.
+    /// The channel of a joined end. It is attached to this process if it was not (another process of the family may
+    /// have joined the end), and this process then counts as a user of its pool. A pool that the broker gave, the
+    /// broker gives again for `fd`, a descriptor of the socket.
     pub fn channel(&mut self, end: &End, fd: Option<i32>) -> Option<Channel> {
         let id = end.pool.load(Relaxed);
         let pool = match self.attached(id) {
@@ -356,20 +358,20 @@ impl Meeting {
         self.attached(end.pool.load(Relaxed))?.pool.attached()
     }
 
-    /// Tells all who talk to this process that a reader may have left something unread.
+    /// Tells all processes that talk to this one that a reader may have left something unread.
     pub fn tell_of_departure(&self) {
         self.pools.iter().flatten().for_each(|it| it.pool.tell_of_departure());
     }
 
-    /// Whether another program in this process could attach the pools that this one has attached.
+    /// Whether another program image in this process could attach the pools that this image has attached.
     pub fn can_attach_again(&mut self) -> bool {
         let uid = kernel::user_id();
         let is_there = |it: &Attached| it.users == 0 || it.pool.is_brokered() || it.pool.is_there(uid);
         self.pools.iter().flatten().all(is_there) && self.would_be_given_again()
     }
 
-    /// The pool of a joined end, attached, and the process that made it. One of the broker's is there if this process, or the
-    /// one that it was forked from, has mapped it.
+    /// The pool of a joined end, attached, and the process that made it. A pool of the broker's is there if this
+    /// process, or its parent before the fork, has mapped it.
     fn open(&self, end: &End) -> Option<(Pool, i32)> {
         if end.is_brokered() {
             return Some((Pool::of_number(end.pool.load(Relaxed), end.shape())?, 0));
@@ -379,7 +381,7 @@ impl Meeting {
         Some((pool, attested.creator))
     }
 
-    /// Whether the other end never came for the channel of `end`, which is no more: its offer still stands, or the other
+    /// Whether the other end never came for the channel of `end`, which is gone: the offer still stands, or the other
     /// end lives (and would have kept the channel).
     pub fn is_unmet(&mut self, end: &End, fd: i32) -> bool {
         let key = Key::of(end.cookie.load(Relaxed), end.peer_cookie.load(Relaxed));
@@ -411,7 +413,7 @@ impl Meeting {
         }
     }
 
-    /// A joined or waiting end has been closed in all processes, of which this is none.
+    /// A joined or waiting end has been closed in all processes that had it; this process never had it.
     pub fn bury(&mut self, end: &End) {
         if !end.has_channel() {
             return self.withdraw(end);
@@ -445,7 +447,8 @@ impl Meeting {
         Some((directory, index, key))
     }
 
-    /// Leaves word of a joined end whose socket is being passed to another process; false when that cannot be done.
+    /// Makes an entry in the directory for a joined end whose socket is being passed to another process; false if that
+    /// fails.
     pub fn lend(&mut self, end: &End, index: u32, fd: i32) -> bool {
         let me = holder(fd, self.family);
         let directory = self.directory(kernel::user_id());
@@ -520,8 +523,8 @@ impl Meeting {
                     it.unused_since = now;
                     continue;
                 }
-                // SAFETY: no end of this process is in it, and has not been for long enough that no thread can be
-                // inside a call on one that was closed under it.
+                // SAFETY: no end of this process is in it, and none was for so long that no thread can be inside
+                // a call on an end that was closed under it.
                 unsafe { it.pool.detach() };
                 *place = None;
             }
@@ -559,21 +562,21 @@ impl Default for Meeting {
 /// In a build for tests alone, the broker leads all ends to each other: `RUSTFLAGS="--cfg underpass_always_brokered"`.
 const ALWAYS_BROKERED: bool = cfg!(underpass_always_brokered);
 
-/// What is offered is not what it should be.
+/// The offer does not prove to be right.
 const FORGED: Errno = Errno(libc::EACCES);
 
-/// Whether the memory cgroups of this process leave so many times the size of a pool of this shape.
+/// Whether the memory cgroups of this process have `times` the size of a pool of this shape left.
 fn has_memory_for(shape: Shape, times: u64) -> bool {
-    // What is no shape is refused later, and may have any size.
+    // A shape that is not sane is refused later, and its size means nothing.
     !shape.is_sane() || kernel::is_left_by_cgroups(times * shape.pool_bytes() as u64)
 }
 
-/// Whether the error is one of the moment: no descriptor or buffer was free to ask the kernel with.
+/// Whether the error passes: no descriptor or buffer was free to ask the kernel with.
 fn passes(error: Errno) -> bool {
     matches!(error, Errno(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::EAGAIN))
 }
 
-/// What to think of another end that is not where it should be: it may have closed meanwhile.
+/// The reason for an other end that was not found where it should be: `suspicion`, unless it has closed meanwhile.
 fn unless_closed(fd: i32, suspicion: Reason) -> Reason {
     let open = kernel::counters(fd).is_ok_and(|it| it.state == kernel::ESTABLISHED);
     if open { suspicion } else { Reason::Closed }
@@ -581,7 +584,7 @@ fn unless_closed(fd: i32, suspicion: Reason) -> Reason {
 
 /// Whether the kernel shows that `holder` has the other end's socket.
 fn holds(holder: Holder, peer: &Peer) -> bool {
-    // A number of another PID namespace is another process's here.
+    // A number of another PID namespace means another process here.
     let pid = process_of(holder).filter(|&pid| pid > 0 && holder.fd >= 0);
     pid.is_some_and(|pid| kernel::socket_inode(pid, holder.fd) == Some(peer.inode.into()))
 }

@@ -26,7 +26,7 @@ struct Queue {
 
 /// The kernel.
 pub struct Kernel {
-    /// By the socket that sends.
+    /// A queue for each socket that sends.
     queues: [Queue; 2],
     /// A bit for each thread.
     dead: AtomicU32,

@@ -1,17 +1,19 @@
-//! A System V segment of which a process has the beginning alone in its address space, until it needs the rest.
+//! A System V segment. A process has only its beginning in the address space until it needs the rest.
 //!
-//! What is mapped and never touched takes no memory, but it counts in a program's virtual size, which programs limit, lock and
-//! test. A segment can be attached as a whole only (shmat(2)); but what is attached can be unmapped in part. So a process that
-//! has attached one unmaps all but the beginning, and attaches it once more, without the beginning, when it needs the rest.
+//! Memory that is mapped and never touched costs nothing, but it counts in a program's virtual size, which programs
+//! limit, lock and test. A segment can only be attached as a whole (shmat(2)), but it can be unmapped in part. So a
+//! process that has attached a segment unmaps all but the beginning, and attaches it once more, without the beginning,
+//! when it needs the rest.
 //!
-//! It stays one segment, however many processes have how much of it: whoever has the beginning keeps all of it, under one
-//! number and attested once. Nothing has to be agreed on about the rest, which is there before anybody needs it, whoever is
-//! killed meanwhile. (Further segments, made when they are needed, would have numbers that go stale with the last process that
-//! has them, though others have the first; processes that make the same one at once; and makers that are killed.)
+//! It stays one segment, of which each process has the beginning or all. A process that has the beginning keeps the
+//! whole segment alive, under one number and attested once. The rest exists before any process needs it, so processes
+//! need not agree on it, even if some are killed. (Segments that are made later, when they are needed, would have these
+//! problems: a number goes stale with the last process that has the segment, while others have the first one; two
+//! processes make the same segment at once; a maker is killed.)
 //!
-//! A process that has the rest has two mappings, each of which the kernel counts among those that have the segment attached:
-//! see [`Parted::is_in_two`]. A child that is forked while another thread attaches the rest may have one more, of which it does
-//! not know: that takes address space, and makes it look like two processes, for as long as it lives.
+//! A process that has the rest has two mappings, and the kernel counts both as attached: see [`Parted::is_in_two`]. A
+//! child that is forked while another thread attaches the rest may have one more mapping that it does not know of. That
+//! takes address space, and makes the child count as two processes as long as it lives.
 #![allow(unsafe_code, reason = "takes parts of segments out of the address space")]
 
 use crate::raw::{Errno, is_quiet};
@@ -24,12 +26,13 @@ pub(crate) struct Parted {
     mapping: Mapping,
     /// Bytes of the beginning, whole pages of any size.
     beginning: usize,
-    /// Where the segment lies, or would lie, for who looks at the rest; null while that is not mapped.
+    /// The segment's address in the mapping that has the rest, as if that began at the segment's beginning; null while
+    /// the rest is not mapped.
     rest: AtomicPtr<u8>,
 }
 
 impl Parted {
-    /// One whose first `beginning` bytes are kept, of a segment that was just attached as a whole.
+    /// For a segment that was just attached as a whole, and whose first `beginning` bytes are to be kept.
     pub(crate) fn of(mapping: Mapping, beginning: usize) -> Parted {
         Parted { mapping, beginning, rest: AtomicPtr::new(mapping.base().as_ptr()) }
     }
@@ -51,13 +54,13 @@ impl Parted {
         &self.mapping
     }
 
-    /// Where the segment lies for who looks at its beginning.
+    /// The segment's address in the mapping of its beginning.
     #[inline]
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.mapping.base()
     }
 
-    /// Where it lies for who looks at the rest; `None` while that is not mapped.
+    /// The segment's address in the mapping that has the rest; `None` while the rest is not mapped.
     #[inline]
     pub(crate) fn rest(&self) -> Option<NonNull<u8>> {
         NonNull::new(self.rest.load(Acquire))

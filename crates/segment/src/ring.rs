@@ -73,8 +73,9 @@ const MOST_AHEAD: [u64; 2] = [32, 256];
 /// Most lines of a record that are handed over: of more, the reader has the first before the last is written.
 const MOST_HANDED_OVER: u64 = 32;
 
-/// Header of a mark of going down that the reader has not come to, and of one that it passes: the sender takes back only the first.
+/// Header of a mark of going down that the reader has not come to. The sender may take it back.
 const DOWN_AHEAD: u64 = header(DOWN, HEADER);
+/// The same, once the reader passes it.
 const DOWN_PASSED: u64 = header(DOWN, 0);
 
 const fn header(kind: u64, len: u64) -> u64 {
@@ -153,8 +154,9 @@ impl Ring {
         unsafe { self.base.add((self.offset(position) + HEADER) as usize) }
     }
 
-    /// Asks for the lines into which the next record of `size` bytes at `position` will go, all but the first, which
-    /// the reader is looking at: while the answer is awaited they are taken from the reader, which had them a lap ago.
+    /// Asks for the lines into which the next record of `size` bytes at `position` will go, except the first, which the
+    /// reader is looking at. So the lines come over from the reader, which had them a lap ago, while the sender awaits
+    /// the answer.
     #[inline]
     fn fetch_ahead(&self, position: u64, size: u64, most: u64) {
         let from = self.offset(position) & !(LINE - 1);
@@ -400,7 +402,7 @@ impl Sender<'_> {
     /// [`Fault`] when the published head lies outside what was sent.
     #[inline]
     pub fn used(&self, fresh: bool) -> Result<u64, Fault> {
-        // In this order: a signal handler on top of this call, or a thread that only asks, moves all three on.
+        // In this order: a signal handler that interrupts this call, or a thread that only asks, moves all three on.
         let seen = self.seen_head.load(Acquire);
         if !fresh {
             return Ok(distance(seen, self.tail.load(Relaxed)));
@@ -410,8 +412,8 @@ impl Sender<'_> {
         let tail = self.tail.load(Relaxed);
         // The old head bounds the new one: a head may only move forward, up to the tail.
         if distance(seen, head) > distance(seen, tail) {
-            // An older one is there for an instant where a signal handler has read on top of a reader that was about to
-            // publish its own.
+            // An older head is there for an instant where a signal handler has interrupted a reader that was about to
+            // publish its own head.
             return if distance(head, seen) <= self.ring.capacity() { Ok(distance(seen, tail)) } else { Err(Fault) };
         }
         // Release: another thread that sees it writes where this reader has read.
@@ -443,7 +445,7 @@ impl Sender<'_> {
             if free < size {
                 free = self.free(true)?;
             }
-            // No crumbs: a nearly full ring is full, unless the whole message fits.
+            // A nearly full ring counts as full, unless the whole message fits.
             let enough = size.min(self.ring.capacity() / 8);
             if free < enough {
                 return Ok(Push::Full(enough));
@@ -567,7 +569,7 @@ impl Sender<'_> {
         reserved
     }
 
-    /// The same on top of a `put` of this thread, which no other comes on top of.
+    /// The same for a signal handler that has interrupted a `put` of its thread. No further handler interrupts this.
     #[cold]
     fn put_nested(&self, tail: u64, size: u64, fill: impl FnOnce(&Ring) -> u64) -> bool {
         if self.tail.load(Relaxed) != tail {
@@ -581,7 +583,7 @@ impl Sender<'_> {
             }
             word
         };
-        // Should this process be killed before the record is whole.
+        // Padding, in case this process is killed before the record is whole.
         publish(header(PAD, size));
         self.ring.word(next).store(0, Relaxed);
         self.tail.store(next, Relaxed);

@@ -17,9 +17,9 @@ pub mod mortal;
 #[cfg(all(test, not(loom)))]
 pub use mortal::{AtomicU32, AtomicU64};
 
-/// Changes to words that a lock guards against other threads, but not against a signal handler on top of its owner: one
-/// instruction each, so that a handler comes before or after it, without the cost of keeping other processors out
-/// (20 cycles on x86-64, where every such change of a message would be felt).
+/// Changes of words that a lock guards against other threads, but not against a signal handler that interrupts its
+/// owner. Each is one instruction, so that a handler comes before or after it, without the cost of keeping other
+/// processors out (20 cycles on x86-64, which every message would pay several times).
 pub mod own {
     use super::AtomicU64;
     #[cfg(any(loom, not(target_arch = "x86_64")))]
@@ -31,7 +31,8 @@ pub mod own {
         #[cfg(all(test, not(loom)))]
         super::mortal::step();
         #[cfg(all(target_arch = "x86_64", not(loom)))]
-        // SAFETY: `word` is valid and aligned; whoever else looks at it meanwhile sees the old value or the new one.
+        // SAFETY: `word` is valid and aligned; another thread that reads it meanwhile sees the old value or the new
+        // one.
         unsafe {
             core::arch::asm!("add qword ptr [{}], {}", in(reg) word.as_ptr(), in(reg) n, options(nostack));
         }
@@ -76,8 +77,8 @@ pub fn about_to_write(at: *const u8) {
     let _ = at;
 }
 
-/// Another processor will soon read the line of memory that `at` lies in: it may leave this one's own caches for one that
-/// both share, from where it is fetched sooner.
+/// Another processor will soon read the line of memory that `at` lies in: it may leave this processor's own caches for
+/// a cache that both share, from where it is fetched sooner.
 #[inline]
 pub fn written_for_another(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -24,11 +24,11 @@ const SHM_RDONLY: usize = 0o10000;
 const SHM_NORESERVE: usize = 0o10000;
 const OWNER_ONLY: usize = 0o600;
 const PAGE: usize = 4096;
-/// The size of every segment ends so far behind a page: no other program's does.
+/// The size of every segment is this much more than whole pages, which no other program's is.
 const BEHIND_PAGE: usize = 1993;
 
-/// Where the program has a limit to its address space, all segments together take at most one part in so many: it does
-/// not find less room than it would have without them by more than that.
+/// Where the program's address space is limited, all segments together take at most one part in this many, so that the
+/// program does not lose more room than that.
 const SHARE_OF_LIMIT: u64 = 8;
 /// Bytes of the segments that this process has attached.
 static ATTACHED: AtomicU64 = AtomicU64::new(0);
@@ -96,7 +96,7 @@ impl Mapping {
         !self.is_memfd() && attest_private(self.id, self.len, uid).is_ok()
     }
 
-    /// The same, to be read only: whoever writes to it is killed.
+    /// The same, to be read only: a write to it kills the process.
     ///
     /// # Errors
     /// As for [`Mapping::open`].
@@ -105,7 +105,8 @@ impl Mapping {
         Ok(Self::attested(attach(id, len, SHM_RDONLY)?, uid)?.0)
     }
 
-    /// What the kernel says of what is attached now: before, the number may have become another segment's.
+    /// What the kernel says of the segment that is attached now. Before it was attached, the number might have become
+    /// another's.
     fn attested(self, uid: u32) -> Result<(Mapping, Attested), Errno> {
         let attested = attest_private(self.id, self.len, uid);
         if attested.is_err() {
@@ -115,7 +116,7 @@ impl Mapping {
         Ok((self, attested?))
     }
 
-    /// Who has made the segment that [`Mapping::open`] would find, as numbered in this PID namespace.
+    /// The process that has made the segment that [`Mapping::open`] would find, by its number in this PID namespace.
     ///
     /// # Errors
     /// As there.
@@ -123,12 +124,12 @@ impl Mapping {
         Ok(attest_private(id, len, uid)?.creator)
     }
 
-    /// One that this process has attached, by where it lies.
+    /// A mapping that this process has attached, by its address.
     pub(crate) fn again(base: *mut u8, len: usize, id: i32) -> Option<Mapping> {
         Some(Mapping { base: NonNull::new(base)?, len, id })
     }
 
-    /// A child that is forked from now on does not have it.
+    /// Keeps it from children that are forked from now on.
     ///
     /// # Errors
     /// What madvise says.
@@ -136,7 +137,7 @@ impl Mapping {
         self.advise(libc::MADV_DONTFORK)
     }
 
-    /// Gives its memory back: it is zeroed, for whoever has it attached.
+    /// Gives its memory back: it is zeroed, for all processes that have it attached.
     pub(crate) fn empty(&self) {
         // Where that cannot be done it lasts as long as the segment.
         let _ = self.advise(libc::MADV_REMOVE);
@@ -160,7 +161,7 @@ impl Mapping {
     /// # Errors
     /// What shmat says.
     pub(crate) fn attach_behind(&self, len: usize) -> Result<NonNull<u8>, Errno> {
-        // It cannot have become another's number: this process has it attached.
+        // The number cannot have become another segment's, because this process has the segment attached.
         let base = attach_uncounted(self.id, self.len, 0)?;
         // SAFETY: just attached. What cannot be unmapped stays mapped, and is not used.
         let _ = unsafe { unmap(base.as_ptr() as usize, len) };
@@ -182,7 +183,7 @@ impl Mapping {
         unsafe { syscall(libc::SYS_madvise, [base, len, advice as usize, 0, 0, 0]) }.map(drop)
     }
 
-    /// In a forked child: it has been kept from it.
+    /// In a forked child, from which it was kept.
     pub(crate) fn forget(self) {
         ATTACHED.fetch_sub(self.len as u64, Relaxed);
     }
@@ -234,7 +235,7 @@ impl Mapping {
 
 #[cfg(test)]
 impl Mapping {
-    /// Awaits that it is mapped so many times: what other tests fork has it for a moment.
+    /// Waits until it is mapped `times` times: processes that other tests fork have it for a moment.
     pub(crate) fn await_attached(&self, times: u64) {
         while self.attached() != Some(times) {
             crate::clock::nap(1000);
@@ -242,12 +243,12 @@ impl Mapping {
     }
 }
 
-/// What of [`Mapping`] this system does not let a process do.
+/// Which part of [`Mapping`] this system refuses to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Have a segment.
+    /// Making a segment.
     Memory(Errno),
-    /// Attach one by its number that is marked for removal.
+    /// Attaching, by its number, a segment that is marked for removal.
     Number(Errno),
 }
 
@@ -307,7 +308,7 @@ pub fn find(len: usize, uid: u32, out: &mut [i32]) -> usize {
             return;
         }
         if it.stray {
-            // Whoever comes first does it.
+            // The first process that finds a stray one removes it.
             let _ = remove(id);
         } else if it.is_in_use(len) {
             out[found] = id;
@@ -317,8 +318,8 @@ pub fn find(len: usize, uid: u32, out: &mut [i32]) -> usize {
     found
 }
 
-/// Calls `what` with the number and the user of each segment of `len` bytes that is private to a user, whoever that is. Without
-/// CAP_IPC_OWNER it is this user's alone.
+/// Calls `what` with the number and the user of each segment of `len` bytes that is private to some user. Without
+/// CAP_IPC_OWNER these are this user's segments only.
 pub fn find_of_all(len: usize, mut what: impl FnMut(i32, u32)) {
     for_each_segment(|id, it| {
         if it.users.0 == it.users.1 && it.is_in_use(len) {
@@ -340,8 +341,8 @@ fn for_each_segment(mut what: impl FnMut(i32, &Attested)) {
     }
 }
 
-/// Says whether this process locks whatever it maps from now on (mlockall(2), MCL_FUTURE without MCL_ONFAULT). Segments
-/// are then kept out of that: a lock would fill them with memory from end to end, and count them against RLIMIT_MEMLOCK.
+/// Sets whether this process locks whatever it maps from now on (mlockall(2), MCL_FUTURE without MCL_ONFAULT). Segments
+/// are then left unlocked: a lock would fill them with memory from end to end, and count them against RLIMIT_MEMLOCK.
 pub fn set_locking(locking: bool) {
     LOCKING.store(locking, Relaxed);
 }
@@ -360,7 +361,7 @@ fn attach_uncounted(id: i32, len: usize, flags: usize) -> Result<NonNull<u8>, Er
     unlocked(len, || unsafe { syscall(libc::SYS_shmat, [id as usize, 0, flags, 0, 0, 0]) })
 }
 
-/// Where `map` has mapped `len` bytes, which are kept out of what this process locks: see [`set_locking`].
+/// The address at which `map` has mapped `len` bytes, which are left unlocked: see [`set_locking`].
 fn unlocked(len: usize, map: impl FnOnce() -> Answer) -> Result<NonNull<u8>, Errno> {
     let future = |flags: i32| {
         // SAFETY: without MCL_CURRENT it changes no mapping that exists.

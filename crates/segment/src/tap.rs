@@ -1,9 +1,9 @@
-//! A tap: where senders put a copy of what they publish while `underpass capture` is under way.
+//! A tap: the memory to which senders copy what they publish while `underpass capture` runs.
 //!
 //! It is a System V segment that the capturing command makes and names in the [`directory`](crate::directory), for
 //! connections that go fast later, and in the ends that there are. A process attaches it with the first send, and lets go
-//! of it when the command is gone, however it ended, and before it sleeps: see `tap/kept.rs`. Who finds the command gone
-//! forgets the tap's name.
+//! of it when the command is gone, however it ended, and before it sleeps: see `tap/kept.rs`. A process that finds the
+//! command gone forgets the tap's name.
 //!
 //! Inside is a ring of records, each a [`Head`] and its bytes. Senders take turns by a lock; the command is the only reader. A
 //! sender waits for neither a reader nor room: what does not fit is counted and left out.
@@ -23,20 +23,20 @@ use crate::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, pause};
 use crate::sysv::Mapping;
 pub use kept::let_go;
 
-/// Pages of control words. With so many no tap is as long as a directory, whatever its capacity.
+/// Bytes of the control words. With three pages of them no tap is as long as a directory, whatever its capacity.
 const CONTROL: usize = 3 * 4096;
 const MAGIC: u64 = u64::from_be_bytes(*b"UPtap_02");
 /// Capacities are powers of two: 64 KiB to 1 GiB.
 const ORDERS: core::ops::RangeInclusive<u32> = 16..=30;
-/// A sender that finds another at it tries so often, and gives way in between.
+/// How often a sender tries that finds another one inside; it gives way in between.
 const ROUNDS: u32 = 400;
 
 #[repr(C, align(128))]
 struct Control {
     magic: AtomicU64,
-    /// Before it the command has read everything.
+    /// The position up to which the command has read.
     head: Line<AtomicU64>,
-    /// The thread that is at it; 0: none.
+    /// The thread that is inside; 0: none.
     lock: Line<AtomicU32>,
     /// Behind the last record. Positions count bytes since the beginning.
     tail: AtomicU64,
@@ -86,7 +86,7 @@ impl Name {
         u64::from(self.order) << 32 | u64::from(self.id as u32)
     }
 
-    /// Whether user `uid` has a tap of this name, and who made it lives.
+    /// Whether user `uid` has a tap of this name whose maker lives.
     pub fn is_there(self, uid: u32) -> bool {
         let maker = Mapping::creator_of(self.id, len(self.order), uid);
         maker.is_ok_and(|maker| kernel::process(maker as u32) != Process::Gone)
@@ -178,7 +178,7 @@ impl Memory {
 #[derive(Debug)]
 pub struct Writer {
     memory: Memory,
-    /// Stays attached afterwards.
+    /// Set if the tap stays attached after this call.
     kept: Option<kept::Use>,
 }
 
@@ -209,7 +209,7 @@ impl Writer {
         if writer.memory.control().magic.load(Acquire) != MAGIC {
             return Err(None);
         }
-        // A forked child would not know what it has.
+        // A forked child would not know that it has the tap.
         if writer.memory.mapping.keep_from_children().is_ok() {
             writer.kept = kept::keep(name, (uid, me), now, attached).map_err(|()| None)?;
         }
@@ -243,7 +243,8 @@ impl Writer {
         control.lost.fetch_add(head.len.into(), Relaxed);
     }
 
-    /// Whoever was killed inside has published nothing, so there is nothing to mend.
+    /// Takes the tap's lock. A sender that was killed while it had the lock has published nothing, so there is nothing
+    /// to mend.
     fn enter(&self, me: u32) -> bool {
         let lock = &self.memory.control().lock.0;
         for round in 0..=ROUNDS {
@@ -273,7 +274,7 @@ pub struct Tap {
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        // A process that neither sends nor sleeps may keep it for long: without its memory.
+        // A process that neither sends nor sleeps may keep the tap attached for long, so this frees its memory.
         self.memory.mapping.empty();
         // SAFETY: nothing refers into it any more.
         unsafe { self.memory.mapping.detach() };
@@ -292,7 +293,7 @@ impl Tap {
         Ok(Tap { memory, order, head: 0, damaged: 0 })
     }
 
-    /// By which senders find it.
+    /// The name by which senders find the tap.
     pub fn name(&self) -> Name {
         Name { id: self.memory.mapping.id(), order: self.order }
     }
@@ -308,7 +309,7 @@ impl Tap {
         let head = (HEAD as u64..=self.memory.capacity).contains(&there).then(|| self.head_at(self.head));
         let is_sane = |head: &Head| head.len as usize <= MAX_RECORD && record(head.len.into()) <= there;
         let Some(head) = head.filter(is_sane) else {
-            // No sender writes that: whatever lies here cannot be told apart any more.
+            // No sender writes that, so the records that lie here cannot be told apart any more.
             self.damaged += 1;
             self.move_to(tail);
             return None;
@@ -335,7 +336,7 @@ impl Tap {
         self.memory.control().lost.load(Relaxed)
     }
 
-    /// How often somebody has written what no sender writes, so that all that was there had to be thrown away.
+    /// How often the command has found what no sender writes, and had to throw everything away.
     pub fn damaged(&self) -> u64 {
         self.damaged
     }
@@ -464,7 +465,7 @@ mod tests {
         let mut bytes = vec![];
         assert!(tap.next(&mut bytes).is_some());
         assert_eq!(bytes, b"on");
-        // One that lives and does not come out costs its bytes, not a wait for it.
+        // A live owner that does not come out costs the sender its bytes, not a wait.
         tap.memory.control().lock.0.store(kernel::thread_id(), Relaxed);
         put(&open(&tap), b"out");
         assert_eq!((tap.next(&mut bytes), tap.lost()), (None, 3));

@@ -7,8 +7,8 @@ use libc::iovec;
 /// Most bytes that Linux moves in one call.
 pub const MOST: usize = 0x7fff_f000;
 
-/// Whether nothing is mapped there, but for a program with the privilege to (vm.mmap_min_addr): a null pointer, with or
-/// without an offset.
+/// Whether the address is a null pointer, with or without an offset: only a privileged program can map anything there
+/// (vm.mmap_min_addr).
 #[inline]
 pub fn is_low<T>(address: *const T) -> bool {
     (address as usize) < 1 << 16
@@ -164,7 +164,7 @@ impl Cursor {
         message
     }
 
-    /// Whether there are buffers that the kernel finds nothing at, behind those of the cursor.
+    /// Whether buffers at which the kernel finds no memory follow those of the cursor.
     pub fn faults(&self) -> bool {
         self.faults
     }

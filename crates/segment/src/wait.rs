@@ -1,28 +1,28 @@
 //! How long to poll before sleeping.
 //!
-//! Polling pays when what is waited for comes sooner than a sleep and a wake-up would take. How soon it comes is learnt
-//! from the last waits of the same direction; where it will not come at all while this thread polls (both ends on one
-//! processor) is learnt from the processor number that the other end publishes; what giving way is worth, from what
-//! became of it.
+//! Polling pays when what is awaited comes sooner than a sleep and a wake-up would take. How soon it comes is learnt
+//! from the last waits of the same direction. Where both ends share a processor, nothing comes while this thread polls:
+//! the processor number that the other end publishes shows that. What giving way is worth is learnt from how long the
+//! processor was away.
 
 use crate::clock::{Here, here, ticks, ticks_per_microsecond};
 use crate::company::{self, Company};
 use crate::sync::{AtomicU32, AtomicU64, Relaxed, pause};
 
-/// Polls so many times between two looks at the clock.
+/// How many polls lie between two looks at the clock.
 const POLLS: u32 = 32;
-/// After so many microseconds of polling the processor is offered to others between polls.
+/// After this many microseconds of polling, the processor is offered to other threads between polls.
 const ALONE_US: u64 = 4;
-/// No poll lasts longer than this because others had the processor meanwhile.
+/// A poll during which other threads had the processor lasts no longer than this.
 const GIVEN_US: u64 = 1000;
-/// A direction whose waits are long polls again once in so many waits, to find out whether they still are.
+/// A direction whose waits are long polls once in this many waits, to find out whether they still are.
 const PROBE_EVERY: u32 = 64;
 
 /// What waking a sleeper takes, in microseconds: a wait in which this end slept, or the other end had to be woken
 /// first, would have been shorter by so much had both been polling.
 const WAKE_US: u64 = 40;
 
-/// A longer wait counts as one of so many microseconds in the mean.
+/// A longer wait counts in the mean as this many microseconds.
 const LONGEST_LEARNT_US: u64 = 1000;
 
 /// A stream whose waits are shorter than this on average is let run ahead for [`GATHER_NS`] before it is looked at.
@@ -118,7 +118,7 @@ impl Wait {
         self.budget > 0
     }
 
-    /// Says whether everybody who is waited for last waited on this very processor.
+    /// Says whether all the peers that are awaited last waited on this very processor.
     #[inline]
     pub fn share(&mut self, shared: bool) {
         self.shared = shared;
@@ -137,8 +137,8 @@ impl Wait {
             return if arrived() { Polled::Arrived } else { Polled::Enough };
         }
         let company = company::expected();
-        // On one processor the other end can do nothing before this one gives way. Whoever was just woken may well have
-        // been put on this one.
+        // On one processor the other end can do nothing before this one gives way. A peer that was just woken may well
+        // have been put on this processor.
         let at_once = self.shared || company == Company::Brief;
         let (alone, polls) = match (at_once, self.woke_peer) {
             (true, _) => (0, 1),
@@ -156,7 +156,7 @@ impl Wait {
             }
             self.prompt = false;
             let waited = ticks().wrapping_sub(self.began.ticks);
-            // What others had of the processor was not lost.
+            // The time for which other threads had the processor was not lost.
             if waited.saturating_sub(self.given) > budget || waited > budget.max(GIVEN_US * ticks_per_microsecond()) {
                 return if arrived() { Polled::Arrived } else { Polled::Enough };
             }
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn long_waits_are_slept_through_but_for_the_probes() {
         let (cost, polled) = cost([1000; 6400]);
-        // Those by which it learns, and one in 64.
+        // The first probes, by which it learns, and one wait in 64.
         let probes = 2 + 6400 / PROBE_EVERY;
         assert!(polled <= probes, "{polled}");
         assert!(cost <= 6400 * SLEEP + u64::from(probes) * LONGEST, "{cost}");

@@ -1,20 +1,21 @@
-//! What somebody who only watches sees of the connections of a user's processes: `underpass ss` and `underpass top`; and how
-//! `underpass pin` asks for the kernel path.
+//! What a watcher (`underpass ss`, `underpass top`) sees of the connections of a user's processes, and how `underpass
+//! pin` asks for the kernel path.
 //!
 //! The tables of ends are attached to be read only, and for as long as it takes to copy what is in use. No watched process
 //! is asked, stopped or traced, and no lock is taken.
 //!
-//! [`hold`] and [`let_go`] attach them to be written, and write two words alone, each by one atomic step that leaves every
-//! value as right as it was: a bit of the byte, at which a sender looks with each message anyway, and then goes
-//! down as it does where the ring is full; and the cookies of [orders](crate::family). An end that is given to another connection
-//! just then is let go of again. So none has to notice, and who is killed in between has pinned what he was about to pin, or
+//! [`hold`] and [`let_go`] attach the tables to be written. They write only two words, each by one atomic step, after
+//! which every other value in the table is as right as before: a bit of the byte at which a sender looks with each
+//! message anyway (the sender then goes down as it does where the ring is full), and the cookies of
+//! [orders](crate::family). If an end is given to another connection just then, the command lets go of it again. So no
+//! process of the connection has to answer, and a command that is killed in between has pinned its connection, or has
 //! not.
 //!
-//! A watcher counts among the processes that have a table attached while it looks. Two decisions look at that number.
-//! What members have left that are gone is taken back only if no unknown process has the table: one that watches puts that
-//! off to the next time. Whether a socket that is passed on may go to a relative: that looks at the members, of whom a watcher
-//! is none ([`Family::has_others`]). The number of processes that have a pool decides more, so pools are not attached: how
-//! much is in a ring follows from the two ends.
+//! A watcher counts among the processes that have a table attached while it looks. Two decisions depend on that number.
+//! First, what dead members have left is taken back only if no unknown process has the table attached: a watcher puts
+//! that off to the next time. Second, whether a passed socket may go to a process of the same family: that depends on
+//! the members, and a watcher is not a member ([`Family::has_others`]). The number of processes that have a pool
+//! decides more, so a watcher attaches no pools: how much is in a ring follows from the two ends.
 //!
 //! What is read may be any value: another process of the user may write to a table at any time.
 #![allow(unsafe_code, reason = "detaches the table that nothing refers to any more")]
@@ -38,9 +39,9 @@ const MOST_SEGMENTS: usize = 1 << 15;
 pub struct Way {
     /// The stream is in the ring.
     pub fast: bool,
-    /// Bytes so far by the ring, of which --stats has not told yet.
+    /// Bytes so far by the ring, without those that `--stats` has reported.
     pub ring_bytes: u64,
-    /// Bytes so far by kernel TCP, of which --stats has not told yet.
+    /// Bytes so far by kernel TCP, without those that `--stats` has reported.
     pub kernel_bytes: u64,
     /// Where in the ring this end stands: behind what it has sent, or before what it has not read.
     pub position: u64,
@@ -59,11 +60,11 @@ pub struct Seen {
     pub stage: Stage,
     /// Why it is on the kernel path, while it is.
     pub reason: Reason,
-    /// Whether somebody asks from outside that it stays there: see [`hold`].
+    /// Whether `underpass pin` asks that it stays there: see [`hold`].
     pub held: bool,
-    /// Whether it stays there for good, whoever asks, and not because the program sends no more.
+    /// Whether it stays there for good, whatever is asked from outside, and not because the program sends no more.
     pub pinned: bool,
-    /// The processes that have it, as numbered here; without those that have no number here which is known.
+    /// The processes that have it, by their numbers here; without processes that have no known number here.
     pub processes: Vec<u32>,
     /// Size of each ring; `None` without a channel.
     pub ring_size: Option<u32>,
@@ -88,7 +89,7 @@ pub fn fill(sender: &Way, reader: &Way, ring_size: u32) -> Option<u64> {
     (between <= ring_size.into()).then_some(between)
 }
 
-/// Whose tables are looked at.
+/// The users whose tables are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// One user's.
@@ -106,8 +107,8 @@ pub fn look(uid: u32) -> Result<Vec<Seen>, Errno> {
     look_at(Whose::User(uid), &|namespaces, number| (mine == Some(namespaces)).then_some(number))
 }
 
-/// The same of `whose` tables. `name` says which number a process has here that has this one in these namespaces, which are told as
-/// by [`kernel::namespaces`].
+/// The same for the tables of `whose`. `name` translates a process's number in given namespaces (as
+/// [`kernel::namespaces`] has them) into its number here.
 ///
 /// # Errors
 /// As for [`look`].
@@ -126,7 +127,7 @@ pub fn users() -> Vec<u32> {
     users
 }
 
-/// Those of `cookies` for which orders wait, with errors as for [`look`].
+/// The cookies among these for which orders wait, with errors as for [`look`].
 ///
 /// # Errors
 /// As for [`look`].
@@ -147,12 +148,12 @@ pub struct Subject {
     pub processes: Vec<u32>,
 }
 
-/// What has become of the wish to hold a socket.
+/// The result of an attempt to hold a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Its end is held.
     Held,
-    /// It will be as soon as it is used.
+    /// It will be held as soon as it is used.
     Ordered,
     /// Too many that were never used are held there already.
     Full,
@@ -173,8 +174,8 @@ pub fn hold(uid: u32, subjects: &[Subject], is_there: impl Fn(u64) -> bool) -> R
             return Outcome::Held;
         }
         let outcome = order(&tables, it, &is_there);
-        // It may have learnt its cookie meanwhile. The order is left before the look; an end has its cookie before it looks
-        // for orders.
+        // The end may have learnt its cookie meanwhile. The order is left before this look, and an end has its cookie
+        // before it looks for orders.
         fence(SeqCst);
         if outcome == Outcome::Ordered && hold(it.cookie) {
             tables.iter().for_each(|table| _ = table.0.take_back_order(it.cookie));
@@ -195,7 +196,7 @@ fn order(tables: &[Table], subject: &Subject, is_there: impl Fn(u64) -> bool) ->
         family.forget_orders(&is_there);
         if family.order(subject.cookie) { Outcome::Ordered } else { Outcome::Full }
     });
-    // Each of them: any of its processes may be the one that uses it.
+    // Each end of the cookie: any of its processes may use the connection.
     outcomes.fold(Outcome::Unknown, |all, it| if all == Outcome::Ordered { all } else { it })
 }
 
@@ -207,7 +208,8 @@ fn order(tables: &[Table], subject: &Subject, is_there: impl Fn(u64) -> bool) ->
 pub fn let_go(uid: u32, cookies: &[u64]) -> Result<Vec<bool>, Errno> {
     let tables = tables(uid)?;
     let one = |&cookie: &u64| {
-        // Orders first: whoever carries one out meanwhile holds the end before he looks whether it still stands.
+        // Orders first: a thread that carries one out meanwhile holds the end before it looks whether the order still
+        // stands.
         let ordered = tables.iter().filter(|table| table.0.take_back_order(cookie)).count() > 0;
         fence(SeqCst);
         let held = |end: &End| end.is_held() && (end.let_go_up(), true).1;
@@ -256,9 +258,9 @@ fn numbers(whose: Whose) -> Vec<(i32, u32)> {
     numbers
 }
 
-/// While it lives, whatever the connections of a user's processes put into their rings is copied to a tap.
+/// While this lives, what the connections of a user's processes put into their rings is copied to a tap.
 ///
-/// The other thing by which a watcher changes a table: a word of each end, which its senders look at.
+/// This is the other way in which a watcher changes a table: a word of each end, which its senders look at.
 #[derive(Debug)]
 pub struct Tapping {
     directory: Directory,
@@ -268,7 +270,7 @@ pub struct Tapping {
 /// Why there is no [`Tapping`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoTapping {
-    /// Somebody else's is under way.
+    /// Another capture is under way.
     Another,
     /// What shmget or shmat says.
     Memory(Errno),
@@ -291,7 +293,7 @@ impl Tapping {
             return Err(NoTapping::Another);
         }
         let tapping = Tapping { directory, name };
-        // Whoever joins later finds it in the directory.
+        // An end that joins later finds the tap in the directory.
         tapping.for_each_end(|end| end.set_tap(name))?;
         Ok(tapping)
     }
@@ -316,13 +318,13 @@ impl Tapping {
 impl Drop for Tapping {
     fn drop(&mut self) {
         self.directory.forget_tap(self.name);
-        // Where that cannot be done, its next sender sees that the tap is gone.
+        // If that fails, the next sender sees that the tap is gone.
         let _ = self.for_each_end(|end| end.end_tap(self.name));
     }
 }
 
-/// A table of ends that is attached for a moment, and its user. Of what [`Family`] offers, only what changes nothing may be used,
-/// and what is named above.
+/// A table of ends that is attached for a moment, and its user. Only those functions of [`Family`] may be used that
+/// change nothing, besides the changes named above.
 struct Table(Family, u32);
 
 impl Table {
@@ -336,7 +338,7 @@ impl Table {
             if is_it(end) {
                 any = true;
             } else {
-                // Another connection's by now.
+                // The end is another connection's by now.
                 end.let_go_up();
             }
         }
@@ -364,7 +366,7 @@ impl Drop for Table {
     }
 }
 
-/// `None` if nobody has the end.
+/// `None` if no process has the end.
 fn copy(end: &End) -> Option<Seen> {
     if !end.owners.are_any() {
         return None;
@@ -373,7 +375,7 @@ fn copy(end: &End) -> Option<Seen> {
     let (out, back) = (&end.sending, &end.reading);
     let stage = end.stage();
     let (joined, shape) = (stage == Stage::Joined, end.shape());
-    // The reader's first: it never passes its sender.
+    // The reader's position first, because it never passes its sender's.
     let place = Place::unpack(get(&back.place));
     Some(Seen {
         user: 0,
@@ -440,7 +442,7 @@ mod tests {
 
         end.advance(Stage::Joined);
         end.sending.tail.store(4096, Relaxed);
-        // A shape that is none is not believed.
+        // A shape that is not sane is not believed.
         end.set_shape(Shape { ring_bytes: 12345, slots: 4 });
         let seen = mine();
         assert_eq!((seen[0].sending.fast, seen[0].sending.ring_bytes, seen[0].ring_size), (true, 77, None));

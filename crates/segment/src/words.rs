@@ -175,8 +175,9 @@ laid_out! {
 }
 
 impl Group {
-    /// Takes the group for process `owner`, a [marked number](crate::kernel::marked), if no process has it. A killed process keeps its groups: another PID
-    /// namespace cannot tell whether it lives, and the pool goes with its processes anyway.
+    /// Takes the group for process `owner`, a [marked number](crate::kernel::marked), if no process has it. A killed
+    /// process keeps its groups: a process of another PID namespace cannot tell whether the owner lives, and the pool
+    /// goes with its processes anyway.
     pub(crate) fn take(&self, owner: u32) -> bool {
         let taken = self.owner.compare_exchange(0, owner, AcqRel, Relaxed).is_ok();
         if taken {

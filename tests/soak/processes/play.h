@@ -72,7 +72,7 @@ struct shared {
 
 extern struct shared *shared;
 
-// Who plays: one side of one connection, on one descriptor, in one thread.
+// A player: one side of one connection, on one descriptor, in one thread.
 struct actor {
     struct conn *conn;
     int me, fd, depth;
@@ -115,13 +115,13 @@ void note(struct actor *a, const char *what, long n);
 __attribute__((format(printf, 2, 3), noreturn)) void blame(struct actor *a, const char *format, ...);
 // The same, unless the cause is a reset that may have been.
 #define fail(a, ...) (stop_if_reset(a), blame(a, __VA_ARGS__))
-// Where the socket was reset and may have been, this thread sleeps until the round is over.
+// If the socket was reset, and may have been, this thread sleeps until the round is over.
 void stop_if_reset(struct actor *a);
 // Whether the connection is over for this process by a reset, or since an image had another socket in its place.
 bool is_over(struct actor *a);
 // So many bytes are about to be sent.
 void mark_ahead(struct actor *a, size_t n);
-// What is left of this phase.
+// The rest of this phase.
 uint64_t left_to_send(struct actor *a);
 uint64_t left_to_receive(struct actor *a);
 // Closes what else this process has inherited, as a careful program does.

@@ -153,7 +153,7 @@ static int confine(void)
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0);
 }
 
-// What befalls this process before it executes the image.
+// What happens to this process before it executes the image.
 static void befall(struct actor *a, int cause)
 {
     int failed = 0, null = open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -254,7 +254,7 @@ void hand_unable(struct actor *a, _Atomic uint64_t *rng, int budget)
     if (skipped(WAY[way]) || (skipped("kept") && (c->side[a->me].keepers || a->fd <= 2)))
         return;
     struct image it = {.program = cause == STATIC ? static_image : "/proc/self/exe", .words = {"processes", "play"}};
-    // What this process keeps, it gives on purpose: as standard input, or in a file action.
+    // A connection that this process keeps is given on purpose: as standard input, or in a file action.
     bool keeps = way != IN_PLACE && (way == BY_SYSTEM || a->fd <= 2 || (!skipped("kept") && one_in(rng, 2)));
     bool gives = way != IN_PLACE && !keeps;
     it.as = way == BY_SPAWN ? 10 + (int)under(rng, 100) : keeps || a->fd <= 2 ? 0 : a->fd;
@@ -379,7 +379,7 @@ static bool is_replaced(int fd)
     return address.ss_family == AF_INET && ((struct sockaddr_in *)&address)->sin_port == 0;
 }
 
-// Where the other side's image has another socket, the connection ends when those close it that had it beside the image.
+// If the other side's image has another socket, the connection ends when the processes close it that had it beside the image.
 bool is_over(struct actor *a)
 {
     struct side *other = &a->conn->side[!a->me];

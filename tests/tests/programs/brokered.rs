@@ -105,8 +105,8 @@ fn members_of_the_group_go_fast() {
     }
 }
 
-/// Of one user, but the kernel shows nobody what one of them has, as of a server that root has started and that has changed its user.
-/// Whichever end comes first looks into the directory.
+/// Both processes belong to one user, but the kernel hides the descriptors of one, as of a server that root has started
+/// and that has changed its user. The end that comes first looks into the directory.
 #[test]
 fn whoever_hides_his_descriptors_is_proven_by_the_daemon() {
     let Some(pair) = Pair::members("guest.c", &[]) else { return };
@@ -182,7 +182,7 @@ fn a_daemon_that_dies_costs_no_byte_and_its_successor_goes_on() {
     pair.stage.finish();
 }
 
-/// Whoever survives sees what was sent, then an end, as on kernel TCP.
+/// The surviving end sees what was sent, then an end, as on kernel TCP.
 fn die(sender_dies: bool, expected: &str) {
     let Some(pair) = Pair::members("pump.c", &[]) else { return };
     for round in 1..=8 {

@@ -13,7 +13,7 @@ use underpass_tests::stage::{Stage, fixture, skip};
 use underpass_tests::traces;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Of what is said of a connection.
+/// A part of a capture's comment on a connection.
 const MADE_UP: &[u8] = b"this handshake is made up";
 
 /// A conversation of `talk.py`, on its own port.
@@ -70,7 +70,7 @@ pub fn capture(stage: &Stage, to: &PathBuf, arguments: &[&str]) -> Group {
         let capture = stage.start(command);
         let has_said = |text: &str| capture.said().contains(text);
         until("the capture", || has_said("capturing to") || has_said("another `underpass capture`"));
-        // That of another run of these tests, perhaps.
+        // The other capture may belong to another run of these tests.
         if has_said("capturing to") {
             return capture;
         }
@@ -140,8 +140,9 @@ fn compare(got: &[u8], sent: &[u8], from: Option<usize>) -> [usize; 2] {
     [there, missing]
 }
 
-/// Captures again until what the command says is what it says undisturbed: other programs of this user send as well, which fills a
-/// buffer; and whoever has its turn at the tap, and no processor, has the others drop what they would have to wait for.
+/// Captures again until the command says what it says undisturbed. Other programs of this user send as well, and may
+/// fill a buffer. And where the sender that has its turn at the tap loses its processor, others drop packets rather
+/// than wait for it.
 fn undisturbed<T>(is_so: impl Fn(&Value) -> bool, mut capture: impl FnMut() -> (Value, T)) -> (Value, T) {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -157,7 +158,8 @@ fn is_all(said: &Value) -> bool {
     said["dropped_bytes"] == 0
 }
 
-/// One connection is there before, with a server that forks in the middle; others come meanwhile, by IPv4 and IPv6.
+/// One connection exists before the capture, with a server that forks in the middle; others come meanwhile, by IPv4 and
+/// IPv6.
 #[test]
 fn what_was_sent_is_captured_once_and_whole() {
     if is_kernel_only() {
@@ -176,7 +178,7 @@ fn what_was_sent_is_captured_once_and_whole() {
             let capture = capture(&stage, &file, &["port", &port.to_string(), "and", "host", host]);
             let talk = talk.take().unwrap_or_else(|| {
                 let talk = Talk::begin(&stage, host, port, SIZE);
-                // Who is gone by then has no name.
+                // A process that is gone by then has no name.
                 until("who talks", || {
                     fs::read(&file).is_ok_and(|it| it.windows(MADE_UP.len()).any(|it| it == MADE_UP))
                 });
@@ -188,7 +190,8 @@ fn what_was_sent_is_captured_once_and_whole() {
         let mut all = 0;
         for (got, sent) in got.iter().zip(&sent) {
             let [there, missing] = compare(got, sent, None);
-            // Of a connection that was there, all from then on; of a new one, all but what went before both ends were up.
+            // A connection that existed before is captured from then on; a new one except for the bytes that went
+            // before both ends were up.
             let least = if before { SIZE / 2 } else { SIZE - 80_000 };
             assert!(
                 (before && missing == 0 && there == least) || (!before && there >= least),
@@ -225,7 +228,7 @@ fn well_formed(stage: &Stage, file: &Path, without_gap: bool) {
     assert_eq!(fields("ip.checksum.status == \"Bad\" or tcp.checksum.status == \"Bad\"", "frame.number"), [""; 0]);
     assert_eq!(fields("tcp.flags.syn == 1", "frame.number"), ["1", "2"]);
     assert_eq!(fields("tcp.flags.fin == 1", "frame.number").len(), 2);
-    // Of a connection that has just begun, one end may not be known yet.
+    // If a connection has just begun, one of its ends may not be known yet.
     let known = if without_gap { 2 } else { 1 };
     let comment = &fields("frame.number == 1", "frame.comment")[0];
     assert!(comment.matches("python3 ").count() >= known, "{known}: {comment}");
@@ -242,7 +245,7 @@ fn what_does_not_fit_is_dropped_and_said() {
     }
     let Some(stage) = Stage::with(&["python3", "tshark"]) else { return };
     let file = stage.path("full.pcapng");
-    // Of a buffer of a megabyte it is to have more than half.
+    // The file must have more than half of a buffer of a megabyte.
     let (said, (sent, got)) = undisturbed(
         |said| said["bytes"].as_u64() > Some(500_000),
         || {
@@ -321,7 +324,8 @@ fn it_ends_when_it_was_told_to() {
         "{said}"
     );
     assert!(talks.iter().all(|it| frames(&format!("tcp.port == {}", it.port)) > 2));
-    // When whoever reads it has seen enough, and it is a reader's to see at once.
+    // The capture ends when the reader of the pipe has seen enough, and each packet can be read as soon as it is
+    // written.
     let script = format!(
         "{} capture -w - port {port} | tshark -r - -c 30 -T fields -e tcp.len; echo ${{PIPESTATUS[*]}}",
         library::command().display()
@@ -341,7 +345,8 @@ fn it_ends_when_it_was_told_to() {
     stage.finish();
 }
 
-/// Who has sent its last sleeps where the library does not see it, in accept or in the program's own time.
+/// A process that has sent its last byte sleeps where the library does not see it: in accept, or while it computes or
+/// naps.
 #[test]
 fn who_has_closed_lets_go_of_the_capture() {
     if is_kernel_only() {
@@ -387,7 +392,7 @@ fn an_ended_capture_leaves_nothing() {
     let talk = Talk::begin(&stage, "127.0.0.1", free_port(), 0);
     for round in 0..10 {
         let file = stage.path(&format!("killed-{round}.pcapng"));
-        // What lies in the buffer at the end is written before the command ends: a large one takes long beside other load.
+        // The command writes the buffer's contents before it ends; with other load, a large buffer would take long.
         let capture = capture(&stage, &file, &["--buffer", "1"]);
         until("packets", || fs::metadata(&file).is_ok_and(|it| it.len() > 5000));
         let pid = capture.pid();
@@ -397,7 +402,7 @@ fn an_ended_capture_leaves_nothing() {
         } else {
             end(capture);
         }
-        // Those who talk have it attached while they do.
+        // The processes that send have the buffer attached while they do.
         until("its buffer to go", || !traces::has_buffer_of(pid));
     }
     talk.finish();

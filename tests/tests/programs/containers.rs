@@ -40,7 +40,7 @@ fn containers_of_one_pod() {
     yard.stage.finish();
 }
 
-/// Its network is the host's. Where BPF is not allowed, addresses prove it.
+/// The container has the host's network. If BPF is not allowed, addresses prove a connection.
 #[test]
 fn a_container_beside_its_host() {
     for arguments in [&[][..], &["--no-bpf"]] {
@@ -84,7 +84,7 @@ fn who_waits_in_vain_asks_rarely() {
     yard.stage.finish();
 }
 
-/// As bubblewrap makes them, in a user namespace, with the daemon's socket where programs look for it.
+/// Sandboxes as bubblewrap makes them, in a user namespace, with the daemon's socket where programs look for it.
 #[test]
 fn sandboxes_of_bubblewrap() {
     let Some(yard) = Yard::new(&[]) else { return };

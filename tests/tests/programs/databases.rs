@@ -131,7 +131,7 @@ fn postgresql() {
     stage.run.assert_fast("pgbench");
     server.stop(libc::SIGINT);
 
-    // The process that accepts does not serve: it must not be the one that the other end is told of.
+    // The process that accepts does not serve: the other end must not be told that this process has the connection.
     let before = stage.run.fast(Some("postgres")).connections;
     let server = stage.serve(stage.tuned("postgres", arguments(), AT_ONCE), port.parse().unwrap());
     await_answer(&server, || psql_is_ready(&stage, &port));

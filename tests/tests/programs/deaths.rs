@@ -1,4 +1,4 @@
-//! Ends that die, and connections that come and go: whoever survives sees what was sent, then an end, never a hang.
+//! Ends that die, and connections that come and go: the surviving end sees what was sent, then an end, never a hang.
 
 use std::path::Path;
 use std::process::Command;

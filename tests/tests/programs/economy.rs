@@ -1,6 +1,6 @@
-//! What is not asked of the kernel: once a connection is fast, being told of its data and of its room costs no system
-//! call. And what costs nothing at all: a connection on which nothing happens. Whatever forgets that is right and slow, which
-//! no other test would find.
+//! System calls that are not made: once a connection is fast, waiting for its data and its room costs no system call.
+//! And a connection on which nothing happens costs no processor time. Code that breaks these rules is correct but slow,
+//! which no other test would find.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use underpass_tests::stage::{Stage, compile, skip};
 
 /// A busy set asks the kernel every 50 µs; even where a message takes as long, that is once.
 const ONCE_IN: u64 = 2;
-/// Nobody polls before he sleeps.
+/// With these settings no thread polls before it sleeps.
 const UNPOLLED: [(&str, &str); 3] = [AT_ONCE[0], AT_ONCE[1], ("UNDERPASS_SPIN_US", "0")];
 
 fn numbers(said: &str) -> Vec<u64> {
@@ -75,7 +75,7 @@ fn a_stream_that_is_faster_than_its_reader_stays_in_the_ring() {
     let bytes: u64 = said.trim().parse().expect("a number");
     let fast = stage.run.fast(None).bytes;
     assert!(fast > bytes / 2, "{fast} of {bytes} bytes:\n{}", stage.run.table());
-    // What a blocking sender does is another matter. It gets there.
+    // How a blocking sender gets its bytes across is not counted; they arrive.
     let said = stage.output(stage.tuned(program.to_str().unwrap(), ["stream-blocking"], &[]));
     assert_eq!(said.trim().parse(), Ok(bytes));
     stage.finish();
@@ -90,8 +90,8 @@ fn a_sleeper_is_rung_once_for_a_message() {
     let Some(stage) = Stage::with(&["cc"]) else { return };
     let (messages, bells, _) = rung(&stage, "sets", &UNPOLLED);
     assert!(bells < messages + messages / 10, "{messages} messages, {bells} doorbells");
-    // One side is asleep whenever it is written to. The other may not be yet: where both run on one processor, whoever is rung
-    // may answer at once.
+    // One side is asleep whenever it is written to. The other may not be asleep yet: where both run on one processor,
+    // the side that is rung may answer at once.
     assert!(bells > messages / 4, "{messages} messages, {bells} doorbells: who does not sleep is not rung");
     stage.finish();
 }
@@ -174,8 +174,8 @@ fn fast_connections_have_no_descriptors_of_their_own() {
     stage.finish();
 }
 
-/// What a process does to 1,500 connections at once takes a time that grows with their number, not with its square. The
-/// process says how many milliseconds of processor time that was.
+/// An action of a process on 1,500 connections at once takes a time that grows with their number, not with its square.
+/// The process prints how many milliseconds of processor time it took.
 fn assert_brief(way: &str) {
     /// Several times what it takes.
     const LIMIT_MS: u64 = 800;

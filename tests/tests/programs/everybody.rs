@@ -65,7 +65,7 @@ impl Talk<'_> {
         }
     }
 
-    /// What both send is captured, and who they are.
+    /// The capture has what both send, and both processes' names.
     fn assert_captured(&self) {
         let file = self.yard.stage.path("captured");
         let capture = capture(&self.yard.stage, &file, &[&format!("port {}", self.port)]);

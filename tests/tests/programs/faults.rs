@@ -31,7 +31,7 @@ fn behind(stage: &Stage, prefix: &[&str], program: &str, arguments: &str) -> Com
     stage.tuned(words[0], &words[1..], AT_ONCE)
 }
 
-/// Two guests, each behind a prefix of its own; the server is told to end.
+/// Runs two guests, each behind a prefix of its own, and ends the server.
 fn echo(stage: &Stage, server: (&[&str], &str), client: (&[&str], &str)) {
     let (program, port) = (guest(stage), free_port());
     let ready = stage.serve(behind(stage, server.0, &program, &format!("{} serve {port}", server.1)), port);
@@ -110,7 +110,7 @@ fn no_memory_is_allocated_after_libraries_were_opened() {
     stage.finish();
 }
 
-/// Whoever reads the counters must not take bytes that nobody counts for none.
+/// A reader of the counters must not take bytes that are not counted for no bytes.
 #[test]
 fn switched_off_connections_are_counted_and_their_bytes_are_not() {
     let Some(stage) = Stage::with(&[]) else { return };
@@ -126,8 +126,8 @@ fn switched_off_connections_are_counted_and_their_bytes_are_not() {
     stage.finish();
 }
 
-/// Where a listener's queue is full the kernel answers with SYN cookies, and knows nothing of the other end of a connection
-/// before it has taken data of it: that end is on this host all the same.
+/// If a listener's queue is full, the kernel answers with SYN cookies, and knows nothing of a connection's other end
+/// before it has taken data from it. That end is on this host all the same.
 #[test]
 fn whoever_came_by_a_syn_cookie_is_on_this_host() {
     apart(libc::CLONE_NEWNET, || {
@@ -146,7 +146,7 @@ fn whoever_came_by_a_syn_cookie_is_on_this_host() {
     });
 }
 
-/// What a full /dev/shm would be to others: the limits of System V shared memory.
+/// The limits of System V shared memory, which are to Underpass what a full /dev/shm is to other programs.
 #[test]
 fn without_segments_everything_stays_on_the_kernel() {
     let attempt = |file: &'static str, limit: &'static str| {
@@ -167,7 +167,7 @@ fn without_segments_everything_stays_on_the_kernel() {
         });
         fast
     };
-    // One for the counters, two tables of ends, the directory, and then the connections' own.
+    // Segments are needed for the counters, two tables of ends and the directory, and then for the connections.
     for limit in ["1", "2", "3", "4"] {
         assert!(!attempt("shmmni", limit), "{limit} segments cannot do");
     }
@@ -215,7 +215,7 @@ fn address_space_is_the_programs() {
     stage.finish();
 }
 
-/// What the library has mapped and not used is not brought into memory by a program that locks its own.
+/// A program that locks its memory does not bring the library's mapped but unused memory into memory.
 #[test]
 fn locked_memory_stays_small() {
     let Some(stage) = Stage::with(&["cc"]) else { return };
@@ -343,7 +343,7 @@ fn offers_that_nobody_takes_are_taken_back() {
     let (script, port) = (fixture("hasty.py").display().to_string(), free_port().to_string());
     let server = stage.serve(stage.command("python3", [&script, "serve", &port]), port.parse().unwrap());
     assert_eq!(stage.output(stage.command("python3", [&script, "ask", &port, "400"])), "all sent\n");
-    // Its table of ends, perhaps the directory, a pool of 4 and one of 64.
+    // The server makes its table of ends, perhaps the directory, a pool of 4 slots and one of 64.
     let made = underpass_tests::traces::segments_of(&[server.pid()]);
     assert!(made.len() <= 4, "{made:#?}");
     server.stop(libc::SIGTERM);
@@ -417,12 +417,13 @@ fn either_end_is_killed_at_any_moment() {
         assert!(said.contains(expected), "seed {SEED:#x}, round {round}, after {after} µs:\n{said}");
     }
     stage.run.assert_fast("pump");
-    // What one left that was killed while it made a System V segment is removed by the next that looks for one.
+    // A process that was killed while it made a System V segment leaves it behind; the next process that looks for
+    // segments removes it.
     echo(&stage, (&[], ""), (&[], "ask PORT 3 100"));
     stage.finish();
 }
 
-/// Of two processes that share a socket the one that sends is killed, and the other goes on.
+/// Two processes share a socket; the one that sends is killed, and the other goes on.
 #[test]
 fn a_forked_sender_is_killed_and_its_parent_goes_on() {
     let Some(stage) = Stage::with(&["cc"]) else { return };

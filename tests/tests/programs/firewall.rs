@@ -1,4 +1,5 @@
-//! What the administrator forbids later, memory does not carry on; and what is allowed again goes on.
+//! A connection that the administrator forbids later is not carried on by shared memory; if it is allowed again, it
+//! goes on.
 
 use std::time::{Duration, Instant};
 

@@ -9,8 +9,8 @@ use underpass_tests::stage::{Stage, compile, skip};
 
 const DONE: &str = "every echo as sent\n";
 
-/// Nobody takes what it offers, nobody takes one connection for another, and all go on by kernel TCP. Fails if
-/// `Meeting::prove` leaves out `attested.creator != offer.maker.pid` and `!holds(offer.maker, &peer)`.
+/// No process takes a forged offer or takes one connection for another, and all connections go on by kernel TCP. Fails
+/// if `Meeting::prove` leaves out `attested.creator != offer.maker.pid` and `!holds(offer.maker, &peer)`.
 #[test]
 fn forged_offers_are_refused() {
     if is_kernel_only() {

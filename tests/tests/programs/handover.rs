@@ -14,7 +14,7 @@ use underpass_tests::stage::{Stage, compile, copy_program, find, fixture, skip};
 const STATES: [&str; 6] = ["idle", "silent", "sending", "sent", "full", "elsewhere"];
 /// How the server hands them over.
 const WAYS: [&str; 8] = ["exec", "fork", "fork-kept", "spawn", "vfork", "system", "popen", "scm"];
-/// What becomes of the process or the library before that, so that the image has no library, or can attach nothing.
+/// What changes the process or the library before that, so that the image has no library, or can attach no memory.
 const CAUSES: [&str; 14] = [
     "removed",
     "replaced",
@@ -58,7 +58,7 @@ struct HandOver<'a> {
 }
 
 impl HandOver<'_> {
-    /// Of one connection, for no particular cause.
+    /// The hand-over of one connection, without a particular cause.
     const ONE: HandOver<'static> = HandOver { connections: 1, state: "idle", way: "exec", cause: "none", copies: true };
 }
 
@@ -187,7 +187,7 @@ fn no_number_of_connections_is_special() {
     let numbers = std::env::var("UNDERPASS_TEST_CONNECTIONS").unwrap_or("1 64 65 105 106 1000".into());
     for number in numbers.split_whitespace() {
         let connections = number.parse().expect("a number of connections");
-        // Of a thousand the one shows as much as the other.
+        // With a thousand connections, either state shows as much as the other.
         let states: &[&str] = if connections < 1000 { &["idle", "sent"] } else { &["sent"] };
         for (way, state) in each(&WAYS, states) {
             scene.assert_whole(HandOver { connections, state, way, ..HandOver::ONE });
@@ -227,7 +227,7 @@ fn an_image_without_segments_finds_plain_tcp() {
     });
 }
 
-/// What an image behind chroot(2) has is a program, its loader and libc.
+/// An image behind chroot(2) has only a program, its loader and libc.
 #[test]
 fn an_image_in_another_root_finds_plain_tcp() {
     let Some(mut scene) = Scene::new() else { return };
@@ -242,7 +242,7 @@ fn an_image_in_another_root_finds_plain_tcp() {
     let libc = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/libc.so.6", "/usr/lib/libc.so.6"].map(Path::new);
     let Some(libc) = libc.into_iter().find(|path| path.exists()) else { return skip("libc is somewhere else here") };
     [loader, libc, &scene.program.clone()].into_iter().for_each(copy);
-    // Where the streams stand, it reads from a file of the same name.
+    // The image reads the list of streams from a file of the same name.
     let streams = scene.stage.path("streams");
     let there = inside(&streams);
     fs::create_dir_all(there.parent().expect("a folder")).expect("make a folder");
@@ -337,7 +337,7 @@ fn a_process_goes_on_beside_an_image_that_cannot() {
         "spawn-given-closefrom-probe",
     ];
     for (way, state) in each(&ways, &BESIDE) {
-        // Behind the other end's last byte nobody can put anything.
+        // After the other end's last byte, no process can put bytes on the kernel path.
         let behind = if way == "fork-thread-probe" { "no descriptor" } else { "no connection" };
         scene.assert_goes_on(HandOver { state, way, cause: "no-environment", ..HandOver::ONE }, behind);
     }
@@ -377,8 +377,8 @@ fn a_process_with_a_seccomp_filter_hands_over() {
     scene.finish();
 }
 
-/// The process keeps the connection from the ring without a word to the client, which has sent something and sleeps. Later
-/// nobody but the client can put that on the kernel path. Fails if `Port::pin` does not wake it.
+/// The process pins the connection without a message to the client, which has sent something and sleeps. Later only the
+/// client can put that on the kernel path. Fails if `Port::pin` does not wake the client.
 #[test]
 fn a_client_is_woken_that_sleeps_before_a_connection_that_was_pinned() {
     let Some(scene) = Scene::new() else { return };
@@ -393,7 +393,7 @@ fn a_client_is_woken_that_sleeps_before_a_connection_that_was_pinned() {
 #[test]
 fn a_stranger_reads_no_gap_in_what_is_passed() {
     let Some(scene) = Scene::new() else { return };
-    // One of the process's own children can come to the ring, which says nothing of the receiver.
+    // A child of the process can reach the ring, but that says nothing about the receiver.
     for (way, state) in each(&["scm", "scm-beside"], &BESIDE) {
         for copies in [true, false] {
             let cause = "no-environment";
@@ -413,7 +413,7 @@ fn a_receiver_that_is_about_to_begin_is_awaited() {
     scene.finish();
 }
 
-/// What the image writes to its standard output arrives, whatever lies unread before that.
+/// The image's standard output arrives, even if there are unread bytes before it.
 #[test]
 fn an_image_writes_to_a_connection_beside_a_process() {
     let Some(scene) = Scene::new() else { return };
@@ -433,7 +433,8 @@ fn a_failed_execution_leaves_the_connection_as_it_was() {
     scene.finish();
 }
 
-/// The process executes a program that does not inherit what an image without the library reads: nobody reads the ring any more.
+/// The process executes a program that does not inherit a connection which an image without the library reads: no
+/// process reads the ring any more.
 #[test]
 fn the_process_leaves_what_an_image_without_the_library_reads() {
     let Some(scene) = Scene::new() else { return };
@@ -471,7 +472,7 @@ fn the_process_gives_what_an_image_without_the_library_reads() {
     scene.finish();
 }
 
-/// A child had the connections too, and was killed: nobody else has them, so they are the image's alone.
+/// A child had the connections too, and was killed. No other process has them, so they are the image's alone.
 #[test]
 fn a_child_was_killed_before() {
     let Some(scene) = Scene::new() else { return };
@@ -490,7 +491,7 @@ fn file_actions_change_the_numbers() {
     scene.finish();
 }
 
-/// Of a path that a file action makes mean another file it is not known which that is: the image finds plain TCP.
+/// If a file action makes a path mean another file, it is not known which file that is: the image finds plain TCP.
 #[test]
 fn a_file_action_changes_the_working_directory() {
     let Some(scene) = Scene::new() else { return };
@@ -530,7 +531,7 @@ fn an_image_with_capabilities_finds_plain_tcp() {
     scene.finish();
 }
 
-/// As servers restart themselves: a script executes itself, then the program.
+/// A script executes itself, then the program, as servers do that restart themselves.
 #[test]
 fn a_script_executes_itself() {
     let Some(mut scene) = Scene::new() else { return };
@@ -573,8 +574,9 @@ fn an_image_that_begins_late_reads_what_its_other_end_has_left_or_is_reset() {
     stage.finish();
 }
 
-/// An image that gets no processor between attaching the table of ends, in which it counts itself, and the memory that the unread bytes
-/// lie in, its third segment: strace(1) holds it up there. Fails if who has spawned it does not wait until it has both.
+/// An image that gets no processor after it has attached the table of ends, in which it counts itself, and before it
+/// attaches the memory with the unread bytes, its third segment: strace(1) holds it up there. Fails if its parent does
+/// not wait until the image has both.
 #[test]
 fn an_image_that_has_half_come_is_awaited() {
     let Some(stage) = Stage::with(&["python3", "strace"]) else { return };

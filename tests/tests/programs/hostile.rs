@@ -32,7 +32,7 @@ fn a_liar_harms_its_own_connections_alone() {
     stage.finish();
 }
 
-/// It asks the daemon as the library does, is given memory, and does nothing with it.
+/// The peer asks the daemon as the library does, gets memory, and does nothing with it.
 #[test]
 fn a_peer_that_never_joins_is_not_waited_for() {
     const MESSAGES: usize = 3000;

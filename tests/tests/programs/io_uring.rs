@@ -5,8 +5,8 @@ use underpass_segment::reason::Reason;
 use underpass_tests::library::is_kernel_only;
 use underpass_tests::stage::{Stage, compile, skip};
 
-/// What a program said, how many of its ends were fast, how many stayed on kernel TCP since it may have a ring, and of how many
-/// in all.
+/// A program's output; how many of its ends were fast; how many stayed on kernel TCP since it may have a ring; and how
+/// many ends it had in all.
 type Outcome = (String, u64, u64, u64);
 
 struct Rings {
@@ -67,7 +67,7 @@ fn a_ring_that_comes_past_the_library_is_refused() {
     }
 }
 
-/// As the command does not know it, being a shell's child, say, it has no filter.
+/// The program has no filter, since the command did not start it itself: it is a shell's child, say.
 #[test]
 fn a_program_that_can_set_up_a_ring_by_itself_stays_on_kernel_tcp() {
     let Some(stage) = Stage::with(&["cc"]) else { return };

@@ -39,7 +39,8 @@ fn python_hands_connections_on() {
     }
 }
 
-/// Where several processes have a connection from its beginning, which of them would have its channel?
+/// If several processes have a connection from its beginning, it is not known which of them will use it, so it gets no
+/// channel.
 #[test]
 fn python_keeps_connections_that_it_hands_on() {
     let Some(stage) = python_hands_on("keep") else { return };

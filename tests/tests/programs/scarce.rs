@@ -15,12 +15,14 @@ use crate::faults::await_word;
 
 /// Connections that are there when the resource runs out: the last channel of the first 1, 8 and 64 is in use then.
 const FIRST: usize = 73;
-/// Those that come then: more than can be left of another 64, which one end may have made where the other was late.
+/// How many connections come then: more than another pool of 64 has room for, which one end may have made if the other
+/// was late.
 const MORE: usize = 140;
 /// Messages to have echoed on each of them, twice.
 const MESSAGES: usize = 40;
 
-/// A server and a client that has made the first of its connections. `begin` makes the command for what a guest is told.
+/// A server, and a client that has made the first of its connections. `begin` makes the command from a guest's
+/// arguments.
 struct Middle {
     server: Group,
     client: Group,
@@ -109,7 +111,7 @@ fn kilobytes(group: &Group) -> u64 {
     line.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap()
 }
 
-/// What is mapped counts in a program's size, which it may limit or look at, used or not.
+/// Mapped memory counts in a program's size, even if it is not used; a program may limit that size or look at it.
 #[test]
 fn one_connection_takes_little_address_space() {
     const MOST: u64 = 9 << 10;
@@ -166,7 +168,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Its last process may be on its way out.
+        // The group's last process may not have quite ended.
         for _ in 0..100 {
             if fs::remove_dir(&self.0).is_ok() {
                 return;

@@ -43,7 +43,7 @@ fn postgresql_as_its_own_user() {
     stage.finish();
 }
 
-/// It gives up its privileges before it listens, so that the kernel hides its descriptors.
+/// memcached gives up its privileges before it listens, so that the kernel hides its descriptors.
 #[test]
 fn memcached_started_by_root() {
     let Some(stage) = Stage::with(&["memcached", "python3"]) else { return };

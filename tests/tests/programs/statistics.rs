@@ -1,4 +1,4 @@
-//! What each process says of its connections: its own, once, whoever has them as well.
+//! The statistics of each process: a process counts each of its connections once, even if other processes have it too.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -214,8 +214,8 @@ fn top_ends_with_its_terminal() {
     }
 }
 
-/// By its key, by a signal to it alone, and by one that nobody can prepare for: the shell has the terminal as it was, and top
-/// draws all again.
+/// top is stopped by its key, by a signal to it alone, and by SIGSTOP, which cannot be caught: the shell finds the
+/// terminal as it was, and top draws everything again when it is continued.
 #[test]
 fn top_stops_and_goes_on() {
     let Some(stage) = Stage::with(&["bash", "setsid", "stty"]) else { return };
@@ -255,7 +255,7 @@ fn top_stops_and_goes_on() {
     stage.finish();
 }
 
-/// Nobody would continue it.
+/// Without a shell, no process would continue top.
 #[test]
 fn top_without_a_shell_does_not_stop() {
     // With room for the order beside any number of connections that other programs have.
@@ -374,8 +374,8 @@ fn counts(said: &str, side: &str) -> [u64; 2] {
     [numbers.next().unwrap(), numbers.next().unwrap()]
 }
 
-/// What is pinned stays down whether it was fast, young or never used, goes down when it sends, and up at once; and what
-/// cannot be done is said, and why.
+/// A pinned connection stays down, whether it was fast, young or never used. It goes down when it sends, and up at once
+/// when it is let go of. If that cannot be done, the command says so, and why.
 #[test]
 fn a_pinned_connection_stays_down_until_it_is_let_go_of() {
     if is_kernel_only() {
@@ -539,7 +539,7 @@ pub fn rows(output: &Output) -> Vec<Value> {
     said["connections"].as_array().expect("a list").clone()
 }
 
-/// Another user is told of nothing, and what to do.
+/// Another user sees no connection, and is told what to do.
 fn others_see_nothing(stage: &Stage, peer: &str) {
     const NOBODY: u32 = 65533;
     let copy = stage.path("underpass");

@@ -60,7 +60,7 @@ impl Engine {
             // Nothing is on its way, and every packet was looked at: none is refused.
             let _ = self.submit(Packet { octets, before: internet::Sum::default(), tag: 0 }, start);
         }
-        // Of the largest batch, sending is a part of it; what is kept is that of the smallest.
+        // For the largest batch this includes sending it; the figure that is kept is that of the smallest batch.
         let submission = start.elapsed();
         self.flush(start);
         let sending = start.elapsed();

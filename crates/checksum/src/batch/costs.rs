@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// What the GPU has to be below, of the processor's own time, to get a size: a fifth less.
 const MARGIN: f64 = 0.8;
-/// Of so many batches of a size, one goes the other way.
+/// One batch in so many of its size goes the way that seems dearer.
 const TRIAL: u32 = 64;
 /// How much of an average the last sample is: an eighth.
 const WEIGHT: f64 = 0.125;

@@ -110,7 +110,7 @@ const MOST_VERDICTS: usize = 1 << 16;
 pub struct Engine {
     algorithm: Algorithm,
     way: Way,
-    /// Of the processor, also where the GPU is left out.
+    /// The variant for sums that the processor computes.
     variant: Variant,
     done: VecDeque<Verdict>,
     /// When something was asked of it last.

@@ -34,7 +34,7 @@ pub(super) struct Pipeline {
     /// The eldest first.
     on_their_way: VecDeque<Batch>,
     free: Vec<Batch>,
-    /// That of the batch sent last; never 0, which no answer carries before it is written.
+    /// The number of the batch sent last; never 0, which is what an answer holds before the GPU has written it.
     pub(super) number: u32,
     /// How long the last batch took, and when the next was looked at.
     took: Duration,
@@ -47,7 +47,7 @@ struct Batch {
     stream: Stream,
     /// Descriptors, then staged packets.
     memory: Pinned,
-    /// As long, in the GPU, where they are staged.
+    /// The GPU's copy of `memory`, where packets are staged there.
     device: Option<Device>,
     answers: Pinned,
     entries: Vec<Entry>,
@@ -215,7 +215,8 @@ impl Pipeline {
         let slots = self.limits.packets;
         let first = (slots - packets) * DESCRIPTOR;
         let answers = packets * size_of::<u64>();
-        // It belongs to those on their way from now on, so that what fails leaves it where it is computed.
+        // The batch counts as on its way before anything can fail: a failure then leaves it among the batches that are
+        // computed in any case.
         self.on_their_way.push_back(batch);
         let Some(batch) = self.on_their_way.back() else { return Ok(()) };
         // SAFETY: what is copied lies in memory as long on both sides; descriptors and answers are as many as packets, and all

@@ -350,7 +350,7 @@ fn a_deadline_may_be_never() {
     }
 }
 
-/// Whoever sleeps until the next deadline does not sleep on what is there.
+/// A caller that sleeps until the next deadline does not sleep while verdicts are there.
 #[test]
 fn verdicts_that_are_there_are_due() {
     let area = area();

@@ -37,7 +37,7 @@ pub enum GpuError {
     NoMemory {
         /// The driver's function.
         call: &'static str,
-        /// As many were asked for.
+        /// How many octets were asked for.
         octets: usize,
     },
     /// The packet memory cannot be made known to the driver.

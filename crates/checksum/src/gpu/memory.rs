@@ -61,7 +61,7 @@ impl Drop for Pinned {
     }
 }
 
-/// Somebody else's memory that the GPU may read.
+/// Memory that the caller owns and the GPU may read.
 pub(crate) struct Registered {
     gpu: Rc<Gpu>,
     area: NonNull<[u8]>,

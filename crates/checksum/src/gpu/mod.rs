@@ -247,7 +247,7 @@ impl Gpu {
         let memory = Pinned::new(self, 4096)?;
         let stream = Stream::new(self)?;
         let octets: [u8; LEN] = std::array::from_fn(|at| if at < 300 { 0xff } else { (at * at / 8) as u8 });
-        // Behind the descriptor and the answer, at an odd address.
+        // The packet lies behind the descriptor and the answer, at an odd address.
         let (answer, packet) = (CHUNK, 2 * CHUNK + 1);
         let descriptor = Descriptor { address: memory.address() + packet as u64, length: LEN as u32, before: 0x1234 };
         let sum = internet::Sum::from_value(0x1234).then(internet::Sum::by(Variant::Reference, &octets), 0);
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
     use sha2::{Digest, Sha256};
 
-    /// Who changes one without the other runs what nobody has read.
+    /// Fails if only one of the two was changed: the GPU would run something other than the source that is read.
     #[test]
     fn the_ptx_was_compiled_from_this_source() {
         let digest = Sha256::digest(include_bytes!("kernels.cu"));

@@ -142,7 +142,7 @@ impl Vector for Avx512 {
         u64::from(total as u32)
     }
 
-    /// As a transposition, which takes half of the instructions.
+    /// Transposes the registers, which takes half of the instructions that four separate sums take.
     #[inline(always)]
     fn totals(self, [a, b, c, d]: [__m512i; 4]) -> [u64; 4] {
         // SAFETY: `self` is the proof of AVX-512.

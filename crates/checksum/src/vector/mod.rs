@@ -99,8 +99,8 @@ const ALIGNED: usize = 2048;
 #[inline(always)]
 pub(crate) fn walk<V: Vector, S: Kind, const K: usize, const COPY: bool>(vector: V, from: &[u8], to: &mut [u8]) -> S {
     let row = K * V::BLOCK;
-    // So many rows that the sum of all sums before each row stays below 2³²: 255 · row · rows² / 2. That of words, which may be
-    // signed, stays below 2³¹; all others are less.
+    // So many rows that the sum of all sums before each row, 255 · row · rows² / 2, stays below 2³². The sum of words,
+    // which may be signed, stays below 2³¹; all other sums are smaller.
     let stretch = row * ((1 << 25) / row).isqrt();
     let mut at =
         if COPY && from.len() >= ALIGNED { to.as_ptr().align_offset(V::BLOCK) } else { from.len().min(stretch) };

@@ -33,12 +33,12 @@ pub enum FilterError {
     /// Two conditions without a word between them, or that word at the end.
     #[error("filter: \"and\" stands between two conditions, as in: port 7000 and host ::1")]
     And,
-    /// Of a number that no process has.
+    /// `pid` names a process that does not exist.
     #[error(
         "filter: there is no process {0}; `underpass ss` lists the processes under Underpass and their connections"
     )]
     NoProcess(u32),
-    /// Of somebody else's process.
+    /// `pid` names another user's process.
     #[error("filter: process {0} belongs to user {1}, and one captures one's own: say it as that user")]
     Foreign(u32, u32),
 }
@@ -50,7 +50,7 @@ impl From<FilterError> for Failure {
 }
 
 impl Filter {
-    /// From the words of the command line, which may hold several each.
+    /// Parses the words of the command line; one word may hold several terms.
     ///
     /// # Errors
     /// What is wrong with them.

@@ -40,9 +40,9 @@ use taps::Taps;
 const IDLE: Duration = Duration::from_millis(5);
 /// How often it is looked whether sockets are gone whose senders did not say so.
 const LOOK: Duration = Duration::from_millis(500);
-/// How often the tables are looked at, at most, for who has a new connection.
+/// How often, at most, the tables are read to find which processes have a new connection.
 const ASK: Duration = Duration::from_millis(100);
-/// Who is gone, or not known yet.
+/// The name of a process that is gone, or not known yet.
 const UNKNOWN: &str = "?";
 /// A sender that has found the tap before it was taken back has put its record within this time, if it gets a processor.
 const LAST: Duration = Duration::from_millis(5);
@@ -57,7 +57,7 @@ pub fn capture(arguments: &CaptureArguments) -> Result<(), Failure> {
     sys::ignore_broken_pipes();
     let mut capture = Capture::begin(arguments, filter)?;
     match capture.go_on(arguments) {
-        // Whoever reads what is written has seen enough.
+        // The reader of the pipe has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         other => other.with_context(|| cannot_write(&arguments.write))?,
     }
@@ -89,7 +89,8 @@ struct Capture {
 impl Capture {
     fn begin(arguments: &CaptureArguments, filter: Filter) -> Result<Capture, Failure> {
         let target = Target::open(&arguments.write)?;
-        // Only now: to open a pipe lasts until somebody reads it.
+        // Signals are caught only now: opening a pipe lasts until its reader comes, and a signal must be able to end
+        // that.
         let asked = Arc::<AtomicBool>::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             // A second one ends the command at once.
@@ -185,7 +186,7 @@ impl Capture {
         self.write(&mut packets, most)
     }
 
-    /// As tcpdump does.
+    /// Prints the totals at the end, as tcpdump does.
     fn tell(&self, arguments: &CaptureArguments) {
         let (lost, damaged) = (self.taps.lost(), self.taps.damaged() + self.streams.damaged);
         let Streams { captured, missing, .. } = self.streams;
@@ -228,7 +229,7 @@ impl Capture {
     }
 }
 
-/// Has those captured who have come.
+/// Has users captured who have come since.
 fn follow(taps: &mut Taps, images: &mut Images) {
     if let Ok(spaces) = Spaces::now(images) {
         taps.follow(&spaces).into_iter().for_each(|it| say(format_args!("{it}")));
@@ -283,7 +284,8 @@ impl Target {
     }
 }
 
-/// Who has the sockets of connections, by name: as of when it was looked, since some are gone before what they sent is read.
+/// Which processes have the sockets of connections, by name. It is kept, because some are gone before what they sent is
+/// read.
 struct People {
     images: Images,
     spaces: Option<Spaces>,
@@ -292,7 +294,7 @@ struct People {
 }
 
 impl People {
-    /// Those that there are. Whoever comes next may be asked for at once.
+    /// The users that there are now. Those who come later may be looked for at once.
     fn there() -> People {
         let mut people = People { images: Images::default(), spaces: None, by_cookie: HashMap::new(), asked: None };
         people.ask();
@@ -307,7 +309,7 @@ impl People {
     /// What is said of a new connection; `None` if it is not wanted.
     fn describe(&mut self, ends: [SocketAddr; 2], head: &Head, filter: &Filter) -> Option<String> {
         let holders = head.cookies.map(|cookie| self.holders(cookie));
-        // Its number says nothing here if it is told in another namespace.
+        // A record has the sender's process number in the sender's namespace, which may be another one.
         let sending = self.spaces.as_ref().and_then(|it| it.number_in(head.space, head.pid));
         let has = |pid: u32| Some(pid) == sending || holders.iter().any(|it| it.contains_key(&pid));
         if !filter.wants(ends, has) {
@@ -333,7 +335,7 @@ impl People {
     }
 }
 
-/// Who has which socket, by cookie.
+/// The processes that have each socket, by its cookie.
 fn sockets(spaces: &Spaces) -> HashMap<u64, Names> {
     let mut by_cookie = HashMap::<u64, Names>::new();
     let mut names = Names::new();

@@ -29,7 +29,7 @@ pub struct Packet {
     pub comment: Option<String>,
 }
 
-/// Who has the two ends of a new connection: what is said of it, or `None` if it is not wanted.
+/// Describes a new connection by the processes at its two ends; `None` if it is not wanted.
 pub type Describe<'a> = dyn FnMut([SocketAddr; 2], &Head) -> Option<String> + 'a;
 
 /// The connections of which something was captured.
@@ -81,9 +81,9 @@ impl Counter {
 }
 
 struct Connection {
-    /// The one that has connected first, as far as can be told.
+    /// The side that has connected comes first, as far as ports show it.
     sides: [Side; 2],
-    /// It was there before the sockets were listed last.
+    /// The connection was known before the sockets were listed last.
     is_listed: bool,
 }
 

@@ -25,7 +25,7 @@ pub struct Taps {
     /// Records in the order in which they were sent, and those that others may still come before.
     ready: VecDeque<Record>,
     held: Vec<Record>,
-    /// Those who cannot be captured, of which this command has said so.
+    /// Users that cannot be captured, for which this command has said so.
     left_out: BTreeSet<Place>,
     is_over: bool,
 }
@@ -60,7 +60,7 @@ impl Drop for Beside {
     }
 }
 
-/// Where the senders are in a [`Taps`] at a moment: behind what was sent then.
+/// How far the senders of a [`Taps`] had got at some moment: the end of what was sent by then.
 pub struct Mark(Vec<u64>);
 
 impl Taps {
@@ -76,7 +76,7 @@ impl Taps {
         Ok(Taps { capacity, all: vec![own], ready, held, left_out, is_over: false })
     }
 
-    /// Adds those who have come in `spaces`. What is said of each who cannot be captured.
+    /// Adds the users that have come in `spaces`. Returns a message for each that cannot be captured.
     pub fn follow(&mut self, spaces: &Spaces) -> Vec<String> {
         let mut said = Vec::new();
         for (place, process) in spaces.users() {
@@ -96,7 +96,7 @@ impl Taps {
         said
     }
 
-    /// Senders put no more there, but for those that are just at it.
+    /// Tells senders to record no more; a sender that is just writing a record finishes it.
     pub fn end(&mut self) {
         self.is_over = true;
         self.all.iter_mut().for_each(|it| drop(it.tapping.take()));
@@ -122,7 +122,7 @@ impl Taps {
             let mut bytes = Vec::new();
             for _ in 0..AT_A_TIME {
                 let Some(mut head) = it.tap.next(&mut bytes) else { break };
-                // Nobody has sent it in the future; a clock may be another one there (time_namespaces(7)).
+                // A record cannot come from the future, but the sender's clock may be another one (time_namespaces(7)).
                 head.when = head.when.min(clock::nanoseconds());
                 self.held.push((head, std::mem::take(&mut bytes)));
             }
@@ -148,7 +148,7 @@ impl Taps {
         self.all.iter().map(|it| it.tap.lost()).sum()
     }
 
-    /// How often somebody has written what no sender writes.
+    /// How many records were found that no sender writes.
     pub fn damaged(&self) -> u64 {
         self.all.iter().map(|it| it.tap.damaged()).sum()
     }

@@ -82,7 +82,7 @@ pub fn diff(arguments: &DiffArguments) -> Result<i32, DiffError> {
     let (mut kernel, mut underpass) = (Side::default(), Side::default());
     for number in 0..arguments.rounds {
         let mut turns = [(Path::Kernel, &mut kernel), (Path::Underpass, &mut underpass)];
-        // Who is first finds caches cold, so both are in turn.
+        // The first run of a round finds caches cold, so both sides take turns in being first.
         if number % 2 == 1 {
             turns.reverse();
         }

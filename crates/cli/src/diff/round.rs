@@ -45,11 +45,11 @@ impl fmt::Display for Path {
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// By itself.
+    /// The program ended by itself.
     Itself(End),
-    /// It was ended, since it took too long.
+    /// The command ended the run, since it took too long.
     TimedOut,
-    /// It was ended, since this signal came for the command.
+    /// The command ended the run, since the command itself got this signal.
     Interrupted(i32),
 }
 

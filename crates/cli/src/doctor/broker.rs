@@ -1,4 +1,5 @@
-//! Whether underpassd can be asked, for connections between users and namespaces, and whom its policy lets a process meet.
+//! Whether underpassd can be asked, for connections between users and namespaces, and with which users its policy lets
+//! a process meet.
 
 use std::path::Path;
 
@@ -45,7 +46,7 @@ pub fn look(contact: &Contact, path: &SocketPath) -> Finding {
     }
 }
 
-/// Whom the policy lets a process of this user meet, where there is a daemon that goes by a policy.
+/// The users with which the policy lets a process of this user meet, where there is a daemon that goes by a policy.
 pub fn policy(contact: &Contact, user: &User) -> Option<Finding> {
     const SUBJECT: &str = "policy";
     let Contact::Answers(state) = contact else { return None };

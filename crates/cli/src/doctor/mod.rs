@@ -37,7 +37,7 @@ struct Finding {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// As it should be.
+    /// All is as it should be.
     Fine,
     /// Some connections stay on kernel TCP for it.
     Mind,
@@ -94,7 +94,7 @@ pub fn doctor(arguments: &DoctorArguments) -> Result<i32, Failure> {
         }
     };
     let broker = config.as_ref().map_or(settings.typed.broker, |config| config.broker);
-    // A process under Underpass goes by what it was started with, and not by what this command is told.
+    // A process under Underpass goes by the settings it was started with, and not by those of this command.
     if config.is_none() {
         findings.extend(system::settings(&settings));
     }

@@ -31,10 +31,10 @@ pub enum ProcessError {
         "process {0} has ended, and its parent has not taken note of that yet; look at its program instead, by name"
     )]
     Zombie(String),
-    /// It is none of a program.
+    /// The process is a thread of the kernel, and runs no program.
     #[error("process {0} ({1}) belongs to the kernel itself and runs no program; name one that does")]
     Kernel(String, String),
-    /// It belongs to somebody else.
+    /// The process belongs to another user.
     #[error("process {pid} belongs to user {user}: say it as that user, or as root")]
     Foreign {
         /// Its number.
@@ -75,7 +75,7 @@ pub fn number(text: &OsStr) -> Option<&str> {
 /// Looks at process `pid`.
 pub fn look(pid: &str) -> Result<Process, ProcessError> {
     let own = Path::new("/proc/self");
-    // Without its zeros, and one that fits: anything else is the number of no process.
+    // Parsed, since leading zeros are allowed; a text that does not parse or fit is the number of no process.
     let Ok(number) = pid.parse::<u32>() else { return Err(ProcessError::None(pid.into())) };
     let of = Path::new("/proc").join(number.to_string());
     let status = fs::read_to_string(of.join("status")).map_err(|error| match error.kind() {

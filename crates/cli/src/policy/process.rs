@@ -29,7 +29,7 @@ pub struct Seen {
     pub hides: bool,
     /// Whether it has loaded the library.
     pub accelerated: Option<bool>,
-    /// Where it asks the daemon, if it is under Underpass.
+    /// The socket at which the process asks the daemon, if it is under Underpass.
     pub broker: Option<SocketPath>,
 }
 

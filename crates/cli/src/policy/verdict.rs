@@ -270,7 +270,8 @@ mod tests {
         let plain = seen(1, &[]);
         let verdict = judge(&Contact::Absent, &policy, [&plain, &seen(1, &[])]);
         assert_eq!((verdict.may_be_fast, verdict.by, verdict.notes.len()), (Some(true), Some("directory"), 0));
-        // In a directory of its own, or with numbers of processes that mean nothing to the other one, each asks the daemon.
+        // If an end has a directory of its own, or process numbers that mean nothing to the other end, each asks the
+        // daemon.
         for change in [|it: &mut Seen| it.namespaces.ipc = Some(7), |it: &mut Seen| it.namespaces.pid = Some(7)] {
             let mut apart = seen(1, &[]);
             change(&mut apart);

@@ -29,7 +29,7 @@ pub enum Obstacle {
     Static,
     /// Go does not go through libc.
     Go,
-    /// The file changes the user, the group or the capabilities of who runs it.
+    /// The file changes the user, the group or the capabilities of the process that executes it.
     Privileged,
     /// A 32-bit program on a 64-bit system.
     Bits,
@@ -120,7 +120,7 @@ fn elf<'data>(file: impl ReadRef<'data>, path: &Path) -> Option<Obstacle> {
     }
     let segments = header.program_headers(endian, file).ok()?;
     let Some(loader) = segments.iter().find_map(|s| s.interpreter(endian, file).ok().flatten()) else {
-        // The loader can be started as a program too, and then loads what it is told.
+        // The loader can be started as a program too, and then loads the program in its arguments.
         let is_loader = header.e_type(endian) == ET_DYN && is_gnu(path.file_name().unwrap_or_default());
         return (!is_loader).then_some(Obstacle::Static);
     };
@@ -200,7 +200,8 @@ fn loaded_with(path: &Path) -> Option<Vec<PathBuf>> {
     let mut list = list.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let mut said = Vec::new();
     let read = list.stdout.take()?.read_to_end(&mut said);
-    // Nobody tells how it ended if this process was started with SIGCHLD ignored. A list always has the loader itself.
+    // The kernel does not say how the child ended if this process was started with SIGCHLD ignored. A list always has
+    // the loader itself.
     let _ = list.wait();
     let libraries: Vec<_> = said.split(|&byte| byte == b'\n').filter_map(listed).collect();
     (read.is_ok() && !libraries.is_empty()).then_some(libraries)

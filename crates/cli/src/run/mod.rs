@@ -22,7 +22,7 @@ use inspect::Obstacle;
 use program::{Image, ProgramError};
 use stats::{Counted, Sink};
 
-/// By which a process knows whether its filter is Underpass's.
+/// The variable by which a process knows whether its filter is Underpass's.
 const IO_URING_VARIABLE: &str = "UNDERPASS_IO_URING";
 
 /// Why the program was not run.
@@ -128,7 +128,7 @@ impl<'a> Launch<'a> {
             set(&name, value.as_ref())?;
         }
         if self.denies_io_uring {
-            // What is said of a process later, and what it runs, goes by the filter.
+            // Later reports about the process, and the programs it runs, go by the filter.
             set(IO_URING_VARIABLE, "deny".as_ref())?;
         }
         if !self.obstacle.as_ref().is_some_and(Obstacle::forbids_preload) {
@@ -157,7 +157,7 @@ impl<'a> Launch<'a> {
         program::exec(&self.path, &self.image, self.command)
     }
 
-    /// The same program, of which nothing more is said.
+    /// The same launch, without further messages about the program.
     pub fn quiet(self) -> Launch<'a> {
         Launch { quiet: true, ..self }
     }
@@ -228,7 +228,7 @@ fn set(name: &str, value: &OsStr) -> Result<(), RunError> {
     sys::set_variable(name, value).map_err(|error| RunError::System { what: "set a variable", error })
 }
 
-/// Who is meant: the program, and its interpreter if that is another file.
+/// The program as a message names it, with its interpreter if that is another file.
 fn subject(name: &OsStr, path: &Path, image: &Image) -> String {
     let name = name.to_string_lossy();
     if image.path == path { name.into_owned() } else { format!("{name} (run by {})", image.path.display()) }

@@ -27,7 +27,7 @@ pub enum ProgramError {
     NotInPath {
         /// As it was written.
         name: String,
-        /// One that exists and looks like it.
+        /// A program that exists and whose name looks like this one.
         suggestion: Option<String>,
     },
     /// The path leads nowhere.
@@ -114,7 +114,8 @@ pub fn find(name: &OsStr) -> Result<PathBuf, ProgramError> {
     for path in directories().into_iter().map(|d| d.join(name)) {
         match usable(&path) {
             Ok(()) => return Ok(path),
-            // Of what is refused the last one is named, as a shell does; a directory is passed over in silence.
+            // If several files are refused, the last one is named, as a shell does; a directory is passed over in
+            // silence.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => refused = Some((path, error)),
             Err(_) => {}
         }
@@ -216,7 +217,7 @@ fn similar(name: &str) -> Option<String> {
     let entries = directories().into_iter().filter_map(|d| fs::read_dir(d).ok()).flatten().flatten();
     let names: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
     let nearest = settings::nearest(name, names.iter().map(String::as_str))?;
-    // In a list of thousands something is always a little alike.
+    // Among thousands of names, some name is always a little alike.
     (strsim::damerau_levenshtein(name, &nearest) <= 2).then_some(nearest)
 }
 

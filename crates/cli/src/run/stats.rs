@@ -33,7 +33,7 @@ impl Sink {
     pub fn write(&mut self, text: &str) -> Result<(), RunError> {
         match self {
             Sink::Stderr => {
-                // Nobody is left to tell if that fails.
+                // If that fails, there is no other place for the message.
                 let _ = io::stderr().write_all(text.as_bytes());
                 Ok(())
             }
@@ -62,7 +62,7 @@ impl Counted {
     }
 }
 
-/// Why a program may be missing in the statistics. Nobody can tell whether one is.
+/// Why a program may be missing in the statistics; whether one is missing cannot be known.
 pub const MISSING: &str = "\
 Nothing is known of a program that loads no library (`underpass doctor PROGRAM` says why), or that cannot attach the
 counters: as another user, in another IPC namespace (a container), with another version of the library, or where a
@@ -212,7 +212,7 @@ fn numbers(p: &ProcessStats) -> Value {
         "fast": p.fast,
         "bytes": {
             "ring": ring,
-            // Its name in scripts that were written before.
+            // The key's old name, for scripts that were written before `ring`.
             "fast": ring,
             "kernel": { "sent": on_kernel(p, p.kernel_sent), "received": on_kernel(p, p.kernel_received) },
         },
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(lines[10], "Not counted, for want of room: 2,000 more processes with connections.");
     }
 
-    /// Nobody can tell whether a program that did not reach the counters had connections.
+    /// Whether a program that did not reach the counters had connections cannot be known.
     #[test]
     fn what_is_not_known_is_not_said_to_be_none() {
         let none = text("server", End::Signal(15), &counted(&[]), None);

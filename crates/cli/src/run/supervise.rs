@@ -53,7 +53,8 @@ pub fn run(body: impl FnOnce() -> i32) -> io::Result<End> {
             // `fg` or `bg`, of which the program's group has heard nothing.
             libc::SIGCONT if leads => go_on(&child),
             signal if leads && taken.from_kernel && is_of_terminal(signal) => child.signal_group(signal),
-            // One of alarm(2), which the caller may have set before it became this process: it would have been the program's.
+            // The caller may have set an alarm (alarm(2)) before it executed this command; without the command, the
+            // program would have got it.
             libc::SIGALRM => child.signal(libc::SIGALRM),
             signal if !taken.from_kernel => child.signal(signal),
             _ => {}

@@ -11,7 +11,7 @@ use signal_hook::low_level::emulate_default_handler;
 pub struct Asked(Arc<AtomicUsize>);
 
 impl Asked {
-    /// From now on they end this process no more by themselves.
+    /// Catches the signals: from now on they no longer end this process by themselves.
     pub fn listen() -> io::Result<Asked> {
         let asked = Asked(Arc::default());
         for signal in [SIGTERM, SIGHUP, SIGINT] {

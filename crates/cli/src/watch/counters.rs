@@ -33,7 +33,7 @@ impl Counters {
         self.with(other, u64::saturating_add)
     }
 
-    /// By the second, if this came in so many.
+    /// What this comes to in one second, if it was counted over so many.
     pub fn per(&self, seconds: f64) -> Counters {
         self.with(self, |count, _| (count as f64 / seconds).round() as u64)
     }
@@ -53,7 +53,7 @@ impl Counters {
 #[derive(Debug, Default)]
 pub struct Before {
     last: HashMap<u64, Counters>,
-    /// Those that the last look had not: the kernel's list may leave one out that it has the next time.
+    /// Connections that the last look did not find: the kernel's list may leave out a socket and have it the next time.
     missed: HashMap<u64, Counters>,
 }
 

@@ -8,7 +8,7 @@ use super::processes::Holder;
 use super::sockets::Socket;
 use super::{Connection, Names, View};
 
-/// One of process 7, which has carried so many bytes each way by the ring.
+/// A connection of process 7, which has carried so many bytes each way by the ring.
 pub fn connection(fd: u32, bytes: u64, reason: Option<Reason>) -> Connection {
     let socket = Socket {
         local: format!("127.0.0.1:{}", 1000 + fd).parse().unwrap(),
@@ -24,7 +24,7 @@ pub fn connection(fd: u32, bytes: u64, reason: Option<Reason>) -> Connection {
     Connection { socket, holders, end: Some(end(fd, bytes, reason)), reason, held: false, unread: [None; 2] }
 }
 
-/// Its end.
+/// The end of such a connection.
 pub fn end(fd: u32, bytes: u64, reason: Option<Reason>) -> Seen {
     let fast = reason.is_none();
     let way = Way { fast, ring_bytes: bytes, kernel_bytes: 0, position: 0 };
@@ -47,7 +47,7 @@ pub fn end(fd: u32, bytes: u64, reason: Option<Reason>) -> Seen {
     }
 }
 
-/// Of process 7.
+/// A view in which process 7 has these connections.
 pub fn view(connections: Vec<Connection>) -> View {
     View { connections, processes: Names::from([(7, "web".into())]) }
 }

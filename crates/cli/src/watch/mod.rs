@@ -38,7 +38,7 @@ use sockets::Socket;
 #[derive(Clone, Debug)]
 struct Connection {
     socket: Socket,
-    /// Who has it, by number of process and descriptor.
+    /// The processes that have it, by number and descriptor.
     holders: Vec<Holder>,
     /// What the library knows of it; nothing before it was used.
     end: Option<Seen>,
@@ -59,13 +59,13 @@ struct View {
 }
 
 impl View {
-    /// By one look, of this user, or for root of all users in all namespaces. What was learnt at earlier ones need not be learnt
-    /// again.
+    /// What one look finds: the connections of this user, or for root those of all users in all namespaces. What
+    /// earlier looks have learnt about processes is not read again.
     fn gather(images: &mut Images) -> anyhow::Result<View> {
         View::of(spaces::whose(), images)
     }
 
-    /// Of this user where it is, who may be root.
+    /// The connections of this user in this process's namespaces, even if the user is root.
     fn gather_own(images: &mut Images) -> anyhow::Result<View> {
         View::of(Whose::User(kernel::user_id()), images)
     }
@@ -89,7 +89,8 @@ fn refused(Errno(code): Errno) -> anyhow::Error {
         .context("cannot attach the tables of the programs (shmat; is the address space limited, ulimit -v?)")
 }
 
-/// Of several ends of one socket, those in tables of its own user are believed: others may be made up.
+/// If tables have several ends for one socket, only those in tables of the socket's own user are believed: other users
+/// may have made theirs up.
 fn leave_out_strangers(ends: &mut Vec<Seen>, sockets: &[Socket]) {
     let users: HashMap<u64, u32> = sockets.iter().map(|it| (it.cookie, it.user)).collect();
     let is_owners = |end: &Seen| users.get(&end.cookie) == Some(&end.user);
@@ -101,7 +102,7 @@ fn leave_out_strangers(ends: &mut Vec<Seen>, sockets: &[Socket]) {
 fn by_cookie(ends: &[Seen]) -> HashMap<u64, &Seen> {
     let mut by_cookie: HashMap<u64, &Seen> = HashMap::new();
     for end in ends.iter().filter(|it| it.cookie != 0) {
-        // One that was handed to another family is left behind as a plain one in the first.
+        // A connection that was handed to another family leaves a plain end behind in the first family's table.
         let is_better = |other: &mut &Seen| end.stage == Stage::Joined && other.stage != Stage::Joined;
         by_cookie
             .entry(end.cookie)
@@ -123,7 +124,7 @@ fn put_together(ends: &[Seen], ordered: &[u64], processes: &Processes, sockets: 
             let mut holders = processes.holders(socket.inode);
             for &pid in end.into_iter().flat_map(|it| &it.processes) {
                 if !holders.iter().any(|it| it.pid == pid) {
-                    // Its descriptors are not shown to us, or it has just closed this one.
+                    // The process does not show its descriptors to this command, or has just closed this one.
                     holders.extend(processes.without_descriptor(pid));
                 }
             }
@@ -133,7 +134,7 @@ fn put_together(ends: &[Seen], ordered: &[u64], processes: &Processes, sockets: 
             let is_ordered = ordered.contains(&socket.cookie);
             let held = is_ordered || end.is_some_and(|end| end.held);
             let reason = match end {
-                // Of one that is to go down too.
+                // A connection that is to go down to kernel TCP has its reason already.
                 Some(end) => Some(end.reason).filter(|_| end.held || !(end.sending.fast && end.receiving.fast)),
                 None if is_ordered => Some(Reason::Asked),
                 None => common_reason(ends, &holders),

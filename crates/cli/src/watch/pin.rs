@@ -29,7 +29,7 @@ enum WrongSubject {
     /// There is no such process.
     #[error("there is no process {0}; `underpass ss` lists the processes under Underpass and their connections")]
     NoProcess(u32),
-    /// It is somebody else's.
+    /// The process belongs to another user.
     #[error("process {pid} belongs to user {user}, and connections are moved by their own user: say it as that user")]
     Foreign {
         /// Its number.
@@ -83,7 +83,7 @@ enum WrongSubject {
         /// The descriptor.
         fd: u32,
     },
-    /// It will stay where it is.
+    /// The connection will stay on kernel TCP.
     #[error("{what} is on kernel TCP for good, and nothing brings it up: {key} ({sentence})")]
     ForGood {
         /// The connection, for people.
@@ -208,7 +208,8 @@ fn to_json(pair: &Pair<'_>, state: &State) -> Value {
         "out": out,
         "in": back,
         "held": state.held,
-        // Its name in scripts that were written before; as a stage in `ss` the word means something else.
+        // The key's old name, for scripts that were written before `held`; as a stage in `ss` the word means something
+        // else.
         "pinned": state.held,
         "for_good": state.for_good.map(|reason| reason.key()),
     })
@@ -261,7 +262,7 @@ fn pairs<'a>(view: &'a View, which: &Which) -> Result<Vec<Pair<'a>>, WrongSubjec
     Ok(meant.into_iter().map(|end| Pair { end, other: other(end) }).collect())
 }
 
-/// As a socket of its own family has it: one for IPv6 may carry IPv4.
+/// The address in its own family: a socket for IPv6 may carry IPv4.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -12,7 +12,7 @@ use underpass_segment::watch::Whose;
 use super::Names;
 use crate::library::is_library_name;
 
-/// So long after it was first seen a program has loaded its libraries.
+/// A program that was first seen so long ago has loaded its libraries.
 const LOADED: Duration = Duration::from_secs(5);
 
 /// A descriptor of a connection.
@@ -52,7 +52,7 @@ impl Processes {
         self.names.clone()
     }
 
-    /// Those that have the socket of this inode, in order.
+    /// The processes that have the socket of this inode, in order.
     pub fn holders(&self, inode: u64) -> Vec<Holder> {
         let holders = self.by_inode.get(&inode).filter(|_| inode != 0);
         holders.into_iter().flatten().filter_map(|&(pid, fd)| self.holder(pid, Some(fd))).collect()
@@ -98,7 +98,7 @@ struct Known {
     image: Image,
     has_library: bool,
     since: Instant,
-    /// It stays so.
+    /// `has_library` will not change while this image runs.
     is_sure: bool,
     /// The last look at which it was there.
     look: u64,
@@ -201,7 +201,7 @@ mod tests {
     fn what_a_process_has_mapped_is_read_again_only_while_it_may_change() {
         let mut images = Images::default();
         let start = Instant::now();
-        // Whether it was read, and what is said then.
+        // Whether the mappings were read, and the answer.
         let mut look = |image: Image, seconds: u64, has: bool| {
             let mut was_read = false;
             images.begin();
@@ -214,12 +214,12 @@ mod tests {
             (was_read, said)
         };
         let [shell, program, other] = [[1, 2, 3], [1, 2, 9], [8, 2, 9]];
-        // It may just be about to load it.
+        // The process may be about to load the library.
         assert_eq!(look(shell, 0, false), (true, false));
         assert_eq!(look(shell, 1, false), (true, false));
         assert_eq!(look(shell, 6, false), (true, false));
         assert_eq!(look(shell, 7, true), (false, false));
-        // It executes another, which loads it.
+        // The process executes another program, which loads the library.
         assert_eq!(look(program, 7, false), (true, false));
         assert_eq!(look(program, 8, true), (true, true));
         assert_eq!(look(program, 8, false), (false, true));
@@ -238,7 +238,7 @@ mod tests {
         let mut shell = std::process::Command::new("sh");
         let mut shell =
             shell.args(["-c", "read a; exec sleep 100"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
-        // In the midst of an exec nothing lies anywhere yet.
+        // In the middle of an exec, /proc/PID/stat has zeros for the addresses.
         let settled = |pid: u32| {
             loop {
                 if let Some(image) = of(pid).filter(|image| image.iter().all(|&it| it > 0)) {

@@ -66,8 +66,8 @@ fn gather() -> anyhow::Result<Vec<Run>> {
     Ok(runs)
 }
 
-/// Adds what the processes have not told yet: that of the connections which they still have. Of several that have one, the one that
-/// came last is taken for the one that uses it: a server's child, a shell's program.
+/// Adds what the processes have not reported yet: the figures of the connections which they still have. If several
+/// processes have a connection, the one that came last is taken for its user: a server's child, a shell's program.
 fn add_untold(processes: &mut [ProcessStats], ends: &[Seen], lives: impl Fn(&ProcessStats) -> bool) {
     let living: Vec<bool> = processes.iter().map(lives).collect();
     for end in ends {
@@ -119,7 +119,7 @@ mod tests {
         ProcessStats { pid, connections, ..stats::total(&[]) }
     }
 
-    /// One end, which a process has told nothing of.
+    /// One end, of which a process has reported nothing.
     fn end(processes: &[u32], ring_bytes: u64) -> Seen {
         let sending = Way { fast: ring_bytes > 0, ring_bytes, kernel_bytes: 5, position: 0 };
         let receiving = Way::default();

@@ -26,7 +26,7 @@ pub struct Socket {
     pub state: &'static str,
     pub cookie: u64,
     pub inode: u64,
-    /// Whose it is.
+    /// Its owner.
     pub user: u32,
     /// Bytes in the kernel that were not received yet, doorbells included, and that were not acknowledged yet.
     pub queues: [u32; 2],
@@ -106,7 +106,8 @@ fn parse(response: &InetResponse) -> Option<Socket> {
     })
 }
 
-/// Of struct tcp_info (include/uapi/linux/tcp.h): tcpi_bytes_sent without tcpi_bytes_retrans, and tcpi_bytes_received.
+/// The bytes carried, from struct tcp_info (include/uapi/linux/tcp.h): tcpi_bytes_sent without tcpi_bytes_retrans, and
+/// tcpi_bytes_received.
 fn carried(attribute: &Nla) -> Option<[u64; 2]> {
     let Nla::TcpInfo(info) = attribute else { return None };
     let field = |at: usize| Some(u64::from_ne_bytes(info.get(at..at + 8)?.try_into().ok()?));

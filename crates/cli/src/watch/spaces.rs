@@ -1,8 +1,9 @@
-//! Where the connections are that are looked at: root sees those of all users in all namespaces, anybody else his own where he is.
+//! The namespaces in which connections are looked for: root sees those of all users in all namespaces, another user
+//! only its own, in the namespaces of this command.
 //!
-//! Tables are found in their IPC namespace alone, and sockets in their network namespace. So root's command looks from a thread that
-//! has entered that of a process with the library, once for each namespace that there is. Processes in other PID namespaces know
-//! themselves by other numbers; /proc says which.
+//! Tables are found in their IPC namespace alone, and sockets in their network namespace. So root's command looks from
+//! a thread that has entered the namespace of a process with the library, once for each namespace that there is. A
+//! process in another PID namespace knows itself by another number, which /proc shows.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
@@ -23,7 +24,7 @@ use super::sockets::{self, Socket};
 const IPC: (&str, LinkNameSpaceType) = ("ipc", LinkNameSpaceType::InterProcessCommunication);
 const NETWORK: (&str, LinkNameSpaceType) = ("net", LinkNameSpaceType::Network);
 
-/// Those of this user, or of all users where this one is root.
+/// Whose connections are looked for: this user's, or for root all users'.
 pub fn whose() -> Whose {
     match kernel::user_id() {
         0 => Whose::All,
@@ -34,7 +35,7 @@ pub fn whose() -> Whose {
 /// A user in an IPC namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// By its number; `None`: this command's own.
+    /// The number of the IPC namespace; `None`: this command's own.
     pub ipc: Option<u64>,
     pub user: u32,
 }
@@ -56,7 +57,7 @@ pub struct Spaces {
 }
 
 impl Spaces {
-    /// Those that there are now, for this user.
+    /// The namespaces that there are now, as far as this user may look.
     ///
     /// # Errors
     /// /proc is not there.
@@ -65,7 +66,7 @@ impl Spaces {
         Ok(Spaces::of(whose(), processes.into_iter()))
     }
 
-    /// Those of `processes`, which have the library; for one user this command's own alone.
+    /// The namespaces of `processes`, which have the library; for a single user only this command's own.
     pub fn of(whose: Whose, processes: impl Iterator<Item = u32>) -> Spaces {
         let own = kernel::namespaces();
         let (ipc, network) = (BTreeMap::new(), BTreeMap::new());
@@ -108,7 +109,7 @@ impl Spaces {
         Ok(ends)
     }
 
-    /// Those of `cookies` for which orders wait.
+    /// The cookies among these for which orders wait.
     pub fn ordered(&self, cookies: &[u64]) -> anyhow::Result<Vec<u64>> {
         let look = || ordered(self.whose, cookies);
         let mut all = look().map_err(refused)?;
@@ -135,7 +136,8 @@ impl Spaces {
         Ok(self.sockets()?.into_iter().map(|it| it.cookie).collect())
     }
 
-    /// The users that have tables, and in which IPC namespace, with a process that is there; for one user nobody.
+    /// The users that have tables, each with the IPC namespace and a process in it; empty unless all users are looked
+    /// at.
     pub fn users(&self) -> Vec<(Place, Option<u32>)> {
         if self.whose != Whose::All {
             return Vec::new();

@@ -76,7 +76,7 @@ fn what_is_wanted_is_said_where_it_is_not_had() {
     }
 }
 
-/// Its number is not given to the file.
+/// The file does not get the number of the closed stream.
 #[test]
 fn words_do_not_go_to_the_file_where_a_standard_stream_is_closed() {
     let folder = tempfile::tempdir().unwrap();

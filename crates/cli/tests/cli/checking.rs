@@ -56,7 +56,7 @@ fn a_check_goes_on_where_it_was_ended_and_measures_nothing_twice() {
     (half["measurements"], half["complete"]) = (first.clone().into(), false.into());
     fs::write(at("checked.json"), half.to_string()).unwrap();
     fs::remove_file(at("check.json")).unwrap();
-    // Whoever reads what it prints goes away meanwhile.
+    // The reader of its output goes away meanwhile.
     let mut running = checking(folder.path(), "2").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let printed = BufReader::new(running.stdout.take().unwrap());
     assert!(printed.lines().map_while(Result::ok).any(|line| line == "CHECK, seed 3"));

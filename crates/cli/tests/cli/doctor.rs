@@ -378,7 +378,7 @@ fn processes_of_others_and_in_other_namespaces_are_told() {
     assert!(found.contains("another network namespace") && found.contains("another IPC namespace"), "{found}");
 }
 
-/// As those that root starts and that become another user.
+/// So are processes that root starts and that become another user.
 #[test]
 fn a_process_that_is_hidden_from_its_own_user_cannot_prove_itself() {
     let directory = tempfile::tempdir().unwrap();
@@ -421,7 +421,8 @@ fn hostile_names_are_shown_harmlessly() {
     assert!(!stdout(&shown).contains('\x1b'));
 }
 
-/// The daemon is `crates/daemon`'s own affair; here it is a socket that says nothing, one that nobody listens at, or none.
+/// The daemon is tested in `crates/daemon`; here there is a socket that does not answer, a socket without a listener,
+/// or none.
 #[test]
 fn a_broker_that_does_not_answer_is_named() {
     let folder = tempfile::tempdir().unwrap();

@@ -29,7 +29,7 @@ fn preloaded_libraries_are_kept_and_ours_comes_first() {
     assert_eq!(preload(""), ours);
     assert_eq!(preload("/lib/none.so"), format!("{ours}:/lib/none.so"));
     assert_eq!(preload("/lib/a.so /lib/b.so"), format!("{ours}:/lib/a.so:/lib/b.so"));
-    // One run inside another.
+    // One `underpass run` inside another.
     assert_eq!(preload(&format!("/lib/none.so:{ours}")), format!("/lib/none.so:{ours}"));
     // Another copy would count and carry every connection a second time.
     assert_eq!(preload("/usr/lib/libunderpass.so:/lib/none.so libunderpass.so"), format!("{ours}:/lib/none.so"));
@@ -114,7 +114,7 @@ fn io_uring_is_denied_by_a_filter_only_where_it_may_be_set_up_past_the_library()
     }
 }
 
-/// Who ignores SIGCHLD is not told of the end of a child.
+/// A process that ignores SIGCHLD is not told how a child ended.
 #[test]
 fn the_look_at_libraries_does_not_depend_on_its_caller() {
     let directory = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ fn manual_pages_are_up_to_date() {
     let directory = tempfile::tempdir().unwrap();
     assert!(output(&["man", "--output", directory.path().to_str().unwrap()]).status.success());
     let (fresh, mut kept) = (files(directory.path()), files(&packaging("man")));
-    // That of underpassd is made by its own crate.
+    // The page of underpassd is made by its own crate.
     kept.retain(|name, _| name.ends_with(".1"));
     assert!(fresh == kept, "packaging/man is out of date: run `make generate`");
     assert_eq!(stdout(&output(&["man"])), kept["underpass.1"]);
@@ -39,7 +39,7 @@ fn completions_are_up_to_date() {
     assert_eq!(kept.len(), 3);
 }
 
-/// What is said of the records is what this command says of them.
+/// The advice in the repository is what this command says of the records.
 #[test]
 fn the_advice_is_up_to_date() {
     let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");

@@ -117,7 +117,7 @@ fn a_missing_library_is_explained() {
         assert!(stderr(&nowhere).contains(directory.path().join(place).join("libunderpass.so").to_str().unwrap()));
     }
     assert!(stderr(&nowhere).contains("UNDERPASS_LIBRARY=PATH"));
-    // One that is there and cannot be used is not said to be missing.
+    // A library that is there and cannot be used is not said to be missing.
     let beside = bin.join("libunderpass.so");
     let whole = fs::read(&*LIBRARY).unwrap();
     for part in [5, 64, whole.len() / 2, whole.len() - 1] {
@@ -282,7 +282,7 @@ fn a_setuid_program_runs_on_kernel_tcp_and_keeps_its_privilege() {
     let line = explained(&program, 9);
     assert!(line.contains("setuid") && line.contains("start it as the user it would become"), "{line}");
 
-    // Its own user changes nothing by running it, and is helped.
+    // The program's own user changes nothing by running it, and its connections can go fast.
     chown(&program, Some(0), None).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
     let own = output(&["run", "--", program.to_str().unwrap()]);

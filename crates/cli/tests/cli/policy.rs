@@ -1,5 +1,5 @@
-//! `underpass policy explain`: what decides, and what is refused. The daemon is `crates/daemon`'s own affair, and its answers
-//! are judged in unit tests; here nobody listens.
+//! `underpass policy explain`: what decides, and what is refused. The daemon is tested in `crates/daemon`, and its
+//! answers are judged in unit tests; here there is no daemon.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use crate::support::{is_root, output, skip, stderr, stdout, underpass, wait_for}
 struct Ends(Child);
 
 impl Ends {
-    /// Of this user, or, for root, of another one.
+    /// Ends of this user, or, for root, of another user.
     fn start(uid: Option<u32>) -> Ends {
         let mut command = match uid {
             None => Command::new("sleep"),

@@ -217,7 +217,7 @@ fn the_benchmarks_take_the_same_settings_and_check_them_first() {
     let unwritable = output(&["bench", "pingpong", "--json", "/no/folder/record.json"]);
     assert_eq!(unwritable.status.code(), Some(1));
     assert!(stderr(&unwritable).contains("cannot write /no/folder/record.json"));
-    // /dev/fd takes no file from anybody, so that nothing has been measured by then.
+    // No file can be made in /dev/fd; the command notices that before it measures.
     let unwritable = output(&["demo", "--output", "/dev/fd"]);
     assert_eq!(unwritable.status.code(), Some(1));
     assert!(stderr(&unwritable).contains("cannot write /dev/fd/"), "{}", stderr(&unwritable));

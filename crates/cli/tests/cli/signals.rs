@@ -59,7 +59,7 @@ fn job_control_stops_and_continues_both() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// Nobody would continue a process group that no shell watches, so the kernel does not stop it by SIGTSTP.
+/// If no shell watches a process group, nothing would continue it, so the kernel does not stop it by SIGTSTP.
 ///
 /// Fails if `supervise` leaves out `go_on` where it could not stop.
 #[test]
@@ -130,7 +130,7 @@ impl Shell {
         Shell { script, keyboard, screen, reader }
     }
 
-    /// What is typed is on the screen as well, so tests spell it otherwise than what they wait for.
+    /// The screen shows typed text as well, so tests spell it otherwise than the output that they wait for.
     fn types(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
@@ -152,14 +152,14 @@ impl Shell {
     }
 
     fn ends(mut self) {
-        // One that runs a single command is gone.
+        // A shell for a single command is gone already.
         let _ = self.keyboard.write_all(b"exit\n");
         self.script.wait().unwrap();
         self.reader.join().unwrap();
     }
 }
 
-/// A shell would wait for ever for the terminal that nobody has any more.
+/// A shell would wait for ever for a terminal that no process group has any more.
 #[test]
 fn a_program_that_stops_itself_gives_the_terminal_back() {
     let mut shell = Shell::start();
@@ -219,8 +219,8 @@ fn a_program_in_the_background_gets_the_terminal_with_the_command() {
     shell.ends();
 }
 
-/// A shell that runs one command and says who has the terminal. `late` puts the command into the foreground without continuing
-/// it, once a line has been typed; so does bash with one that runs.
+/// A shell that runs one command and says which process group has the terminal. `late` puts the command into the
+/// foreground without continuing it, once a line has been typed; so does bash with a command that runs.
 const SHELL: &str = r#"
 #define _GNU_SOURCE
 #include <signal.h>

@@ -70,7 +70,7 @@ impl Sshd {
             return None;
         };
         if is_root() {
-            // Where sshd of root confines what is not authenticated yet (sshd(8), FILES).
+            // The folder in which root's sshd confines connections that are not authenticated yet (sshd(8), FILES).
             fs::create_dir_all("/run/sshd").unwrap();
         }
         let folder = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ fn tools_that_are_missing_or_too_old_are_named() {
     assert!(!folder.path().join("survey.json").exists() && !folder.path().join("survey.json.journal").exists());
 }
 
-/// As a server it does not listen, and as a client it does not end.
+/// As a server the tool does not listen, and as a client it does not end.
 #[test]
 fn a_tool_that_prints_without_end_is_named_and_left_out() {
     let folder = tempfile::tempdir().unwrap();

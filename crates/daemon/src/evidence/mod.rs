@@ -19,13 +19,13 @@ pub enum Other {
     End(u64),
     /// Several could be.
     Several,
-    /// None on this host, as far as can be told.
+    /// The other end is not on this host, as far as the kernel shows it.
     Nowhere,
     /// Nothing can be told of this connection.
     Unknown,
 }
 
-/// Who tells.
+/// A source of evidence about the other end.
 pub trait Evidence {
     /// The other end of the connection of this socket.
     fn other_end(&self, of: &Facts) -> Other;

@@ -1,8 +1,9 @@
-//! Which ends wait, which have met, and which memory they share. Knows no sockets and no time of its own.
+//! Which ends wait, which have met, and which memory they share. This module has no sockets and no clock.
 //!
-//! An end asks. If the kernel's word ([`Evidence`]) names the socket at its other end, and that one has asked as well and
-//! is named back, the two have met, if their users may share memory. They get a slot of a pool that the two processes
-//! have alone. An end that asks again gets the same answer: it may have executed a program, or have missed the answer.
+//! An end asks. The kernel's evidence ([`Evidence`]) names the socket at its other end. If that end has asked as well,
+//! and the evidence names the first one as its other end, the two have met, provided that their users may share memory.
+//! They get a slot of a pool that only the two processes have. An end that asks again gets the same answer: it may have
+//! executed a program, or have missed the answer.
 
 mod pools;
 #[cfg(test)]
@@ -29,12 +30,12 @@ pub struct ProcessId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientId(pub u64);
 
-/// An answer, for whom, and the memory that goes with it.
+/// An answer, its client, and the memory that goes with it.
 #[derive(Debug)]
 pub struct Reply {
     /// The client that asked.
     pub to: ClientId,
-    /// What it is told.
+    /// The answer to that client.
     pub answer: Answer,
     /// What it is given.
     pub memory: Option<Rc<OwnedFd>>,
@@ -72,7 +73,7 @@ struct Party {
 #[derive(Debug)]
 pub struct Exchange {
     policy: Policy,
-    /// Of the policy, which may be long: everybody may ask for it.
+    /// The mark of the policy, kept because it takes long to compute for a long policy, and any client may ask for it.
     mark: u64,
     /// Cookie of the network namespace that the policy calls the host's.
     network: Option<u64>,
@@ -101,7 +102,8 @@ pub struct Extent {
 }
 
 impl Exchange {
-    /// Nobody has asked yet. `network` is the cookie of the network namespace that the policy calls the host's.
+    /// An exchange that no end has asked yet. `network` is the cookie of the network namespace that the policy calls
+    /// the host's.
     pub fn new(policy: Policy, network: Option<u64>, limits: Limits) -> Exchange {
         Exchange {
             mark: policy.mark(),
@@ -121,7 +123,7 @@ impl Exchange {
         &self.policy
     }
 
-    /// From now on ends meet by this policy. Those that have met stay together.
+    /// From now on ends meet by this policy. Ends that have met already stay together.
     pub fn set_policy(&mut self, policy: Policy) {
         (self.mark, self.policy) = (policy.mark(), policy);
     }

@@ -17,7 +17,7 @@ pub(super) const GRACE_NS: u64 = 5_000_000_000;
 /// Most processes of one side of a pool: those that a process has forked, and that asked for themselves.
 const MOST_OF_A_SIDE: usize = 256;
 
-/// One end that has met: its process, that one's user, and the cookie of its socket.
+/// One end that has met: its process, the process's user, and the cookie of its socket.
 type End = (ProcessId, u32, u64);
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct Pool {
     sides: [Vec<ProcessId>; 2],
     /// Their users.
     users: [u32; 2],
-    /// By slot, of the maker's and of the joiner's socket.
+    /// For each slot, the cookies of the maker's and of the joiner's socket.
     cookies: Vec<[u64; 2]>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Pools {
     limits: Limits,
     last: u64,
     pools: HashMap<u64, Pool>,
-    /// By process, those that it is a side of.
+    /// For each process, the pools that it is a side of.
     of: HashMap<ProcessId, Vec<u64>>,
     /// By cookie.
     met: HashMap<u64, Met>,
@@ -83,7 +83,7 @@ impl Pools {
         self.of.contains_key(&process)
     }
 
-    /// Two ends have met. What each of them is told, in the order given.
+    /// Places two ends that have met. The answers to them, in the order given.
     ///
     /// # Errors
     /// [`Refusal::Limit`], [`Refusal::NoMemory`].
@@ -161,7 +161,7 @@ impl Pools {
         Ok(self.last)
     }
 
-    /// What an end that has met is told when it asks again; `None` if it has not met.
+    /// The answer to an end that has met and asks again; `None` if it has not met.
     pub(super) fn again(
         &mut self,
         cookie: u64,
@@ -176,8 +176,8 @@ impl Pools {
         }
         let processes = &mut pool.sides[side as usize];
         if !processes.contains(&process) {
-            // It has got the socket from the other one, by a fork or over a Unix socket. The pool has that one's other
-            // connections too, which are no other user's business.
+            // The process has got the socket from the process that met, by a fork or over a Unix socket. The pool has
+            // the other connections of that process too, which no other user may see.
             if pool.users[side as usize] != uid {
                 return Some(Err(Refusal::Policy));
             }
@@ -206,8 +206,9 @@ impl Pools {
         }
     }
 
-    /// A process has ended at the time `now`. Where it was the last one of a side, nobody can meet in the pool any more, which
-    /// goes soon, and with the last one of the other side at once. Who has it mapped keeps it.
+    /// A process has ended at the time `now`. Where it was the last one of a side, no ends can meet in the pool any
+    /// more. The pool goes soon, or at once with the last process of the other side. A process that has mapped it keeps
+    /// it.
     pub(super) fn leave(&mut self, process: ProcessId, now: u64) {
         for number in self.of.remove(&process).unwrap_or_default() {
             let Some(pool) = self.pools.get_mut(&number) else { continue };

@@ -232,7 +232,7 @@ fn the_pools_of_two_processes_grow_and_slots_are_used_again() {
         let [first, second] = if n % 2 == 0 { [(1, one), (2, other)] } else { [(2, other), (1, one)] };
         stage.waits(first.0, first.1);
         places.push(stage.meets(second.0, second.1));
-        // A process is the same side of all slots of a pool, whoever asks first.
+        // A process is the same side of all slots of a pool, whichever end asks first.
         let place = places[n as usize];
         let of_pool = places.iter().filter(|it| it.pool == place.pool);
         assert!(of_pool.into_iter().all(|it| it.cookies[0] % 2 == place.cookies[0] % 2), "{places:?}");
@@ -277,7 +277,7 @@ fn what_a_process_had_goes_with_it() {
     assert!(stage.exchange.is_unused(ProcessId(1)) && !stage.exchange.is_unused(ProcessId(2)));
     stage.exchange.expire(GRACE_NS);
     assert!(stage.exchange.is_unused(ProcessId(2)));
-    // Who comes too late waits for one that never comes, and is forgotten.
+    // An end that asks too late waits for an other end that never asks, and is forgotten.
     stage.waits(2, 14);
     stage.exchange.expire(ASK_NS);
     assert!(stage.exchange.is_waited());

@@ -11,7 +11,7 @@ use underpass_policy::User;
 /// A connection of a client.
 #[derive(Debug)]
 pub struct Client {
-    /// Its socket, of which [`crate::undertaker`] lets go: packets may lie unread in it.
+    /// The client's socket, which [`crate::undertaker`] closes: packets may lie unread in it.
     pub socket: Arc<OwnedFd>,
     /// The process that has connected it.
     pub process: ProcessId,
@@ -24,7 +24,7 @@ pub struct Client {
 /// A process that has connected.
 #[derive(Debug)]
 pub struct Known {
-    /// Who it is, and how its end is seen.
+    /// The process, and a descriptor that shows its end.
     pub process: Process,
     /// Its connections.
     pub clients: usize,
@@ -163,7 +163,7 @@ impl Clients {
         self.processes.len()
     }
 
-    /// Whether nobody is known.
+    /// Whether there is no client.
     pub fn is_empty(&self) -> bool {
         self.clients.is_empty() && self.processes.is_empty()
     }

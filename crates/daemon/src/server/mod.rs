@@ -37,7 +37,7 @@ const AT_ONCE: usize = 256;
 const EVENTS: usize = 256;
 /// A client that says nothing for so long is disconnected. Its asks stay, and it may come back.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How often the daemon looks for what is over, while there is anybody.
+/// How often the daemon looks for connections and waits that are over, while there are clients.
 const TIDY: Duration = Duration::from_secs(1);
 /// How often connections are let go of, unless there are many.
 const BURY: Duration = Duration::from_millis(10);
@@ -46,7 +46,7 @@ const LISTENER: u64 = 0;
 const SIGNAL: u64 = 1;
 const BELL: u64 = 2;
 const RELOAD: u64 = 3;
-/// Beside the number of a client: a packet of it. Beside that of a process: its end.
+/// Marks an event's number as a process's, whose end is reported; without the mark it is a client's, whose packet is.
 const PROCESS: u64 = 1 << 63;
 /// Numbers of clients and processes begin here.
 const FIRST: u64 = 4;
@@ -75,7 +75,8 @@ pub struct Parts {
 pub struct Server {
     events: OwnedFd,
     listener: Listener,
-    /// In the place of which a connection can be accepted, and closed, when there is no other descriptor.
+    /// A descriptor that is given up when there is no other, so that a connection can be accepted in its place, and
+    /// closed.
     spare: Option<OwnedFd>,
     _signals: UnixStream,
     lanes: Lanes,
@@ -181,7 +182,7 @@ impl Server {
                 Ok(socket) => self.enter(socket),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::MFILE | Errno::NFILE) => return self.turn_away(),
-                // That one has gone.
+                // That client has gone.
                 Err(_) => {}
             }
         }
@@ -210,7 +211,7 @@ impl Server {
         }
     }
 
-    /// There is no descriptor for another client, who would otherwise be found again and again.
+    /// Turns away a client for which there is no descriptor; otherwise the loop would find it waiting again and again.
     fn turn_away(&mut self) {
         self.counts.turned_away += 1;
         tracing::warn!("no descriptor is left for another client: raise LimitNOFILE");
@@ -218,7 +219,8 @@ impl Server {
         if let Ok(socket) = accept_with(&self.listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             self.undertaker.bury(Arc::new(socket));
         }
-        // At once, since the next one needs the same descriptor. Whether that process is gone is seen in the loop.
+        // Handed over at once, since the next client needs the same descriptor. If the undertaker's process is gone,
+        // the loop sees it.
         let _ = self.undertaker.flush();
         self.spare = File::open("/dev/null").ok().map(OwnedFd::from);
     }
@@ -346,7 +348,7 @@ impl Server {
         if let Verdict::Refused(refusal) = reply.answer.verdict {
             self.counts.refuse(refusal);
         }
-        // It has gone, and asks again if it still wants to know.
+        // If the client has gone, it asks again if it still needs the answer.
         let Some(it) = self.clients.get(client) else { return };
         tracing::debug!(uid = it.uid, client, verdict = ?reply.answer.verdict, "answer");
         let memory = reply.memory.as_deref().map(|it| it.as_fd());

@@ -99,7 +99,7 @@ fn a_client_that_was_there_before_the_daemon_is_served() {
     assert!(early.state().abilities.addresses);
 }
 
-/// As systemd runs it: another user than root, with what the unit gives it.
+/// The daemon runs as systemd runs it: not as root, with the capabilities that the unit gives it.
 #[test]
 fn two_capabilities_are_enough() {
     if !is_root() || !Daemon::start(&[]).has_numbers() {

@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use underpass_broker::{Ask, Refusal, Side, Verdict};
 
 const VARIABLE: &str = "UNDERPASS_TEST_ACTOR";
-/// What its answers begin with, among what the test harness says.
+/// The beginning of an actor's answers, which tells them from output of the test harness.
 const SAYS: &str = "= ";
 
 /// What an actor is run by, and with which arguments before its own.

@@ -58,7 +58,7 @@ fn a_third_socket_with_the_right_numbers_makes_it_unproven() {
     daemon.finish();
 }
 
-/// As any user can make one: where it is root of a user namespace of its own, and of the network in there.
+/// Any user can do this: it is root in a user namespace of its own, and of the network namespace in there.
 #[test]
 fn a_user_forges_a_third_socket_in_a_namespace_of_its_own() {
     if !is_root() {
@@ -83,7 +83,7 @@ fn a_user_forges_a_third_socket_in_a_namespace_of_its_own() {
         forger.tell(&format!("forge {remote} {local} {sent} {received}"));
         (forger.ask(), forger)
     };
-    // With wrong numbers it is nobody's other end, and harms nobody.
+    // With wrong numbers the forged socket is no socket's other end, and does no harm.
     assert_eq!(forged(sent.wrapping_add(1)).0, "refused remote");
     client.ask(ASK, &one);
     assert_eq!(client.answer().unwrap().0.verdict, Verdict::Waiting);
@@ -135,8 +135,8 @@ fn numbers(socket: &TcpStream) -> [u32; 2] {
     numbers
 }
 
-/// An established socket in a network namespace of its own, with addresses and numbers of one's choice, and nobody at the
-/// other end.
+/// An established socket in a network namespace of its own, with chosen addresses and numbers, and nothing at the other
+/// end.
 fn forge(remote: SocketAddr, local: SocketAddr, numbers: [u32; 2]) -> TcpStream {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {

@@ -140,7 +140,7 @@ fn a_close_that_waits_keeps_nobody_else_waiting() {
         let client = Client::connect(&daemon.path()).unwrap();
         let [one, _other] = connection();
         client.ask(ASK, &one);
-        // It is not answered for now.
+        // The daemon does not answer for now.
         let mut ready = [rustix::event::PollFd::new(&client.socket, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut ready, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 50_000_000 })).unwrap() == 0
     });
@@ -213,8 +213,8 @@ fn times(daemon: &Daemon) -> [Duration; 2] {
     [all[all.len() / 2], all[all.len() * 95 / 100]]
 }
 
-/// What is measured is how long the daemon keeps others waiting. So the hostile users have the processors when nobody else wants
-/// them.
+/// The test measures how long the daemon keeps other users waiting. So the hostile users get the processors only when
+/// no other process wants them.
 #[test]
 fn hostile_users_delay_nobody_else() {
     const LATER: Duration = Duration::from_millis(10);
@@ -258,7 +258,7 @@ fn hostile_users_delay_nobody_else() {
 /// A user has as much memory as it may have: there is no more for it, and others have theirs.
 #[test]
 fn memory_is_shared_out() {
-    // Of which a user may have 128 GiB; in each of its pools it is both sides.
+    // A user may have 128 GiB of pools; in each of these pools it is both sides.
     const POOL: u64 = 64 << 25;
     const ALL: u64 = (128 << 30) / 2 / POOL * 64 + 64;
     if !is_root() {
@@ -315,7 +315,7 @@ fn descriptors_are_shared_out() {
     daemon.finish();
 }
 
-/// No descriptor is left at all: who comes is turned away at once, and the daemon goes on.
+/// No descriptor is left at all: a client that comes is turned away at once, and the daemon goes on.
 #[test]
 fn without_descriptors_clients_are_turned_away() {
     if !is_root() {
@@ -337,7 +337,7 @@ fn without_descriptors_clients_are_turned_away() {
     daemon.finish();
 }
 
-/// A client that does not read its answers loses its connection, and nobody else notices.
+/// A client that does not read its answers loses its connection, and no other client notices.
 #[test]
 fn who_does_not_read_is_let_go() {
     let daemon = Daemon::start(&[]);

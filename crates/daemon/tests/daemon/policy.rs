@@ -72,7 +72,7 @@ fn a_rule_lets_two_users_meet_at_a_port() {
     daemon.finish();
 }
 
-/// What has met stays together, and a wrong policy changes nothing.
+/// Ends that have met stay together, and a wrong policy changes nothing.
 #[test]
 fn sighup_reads_it_anew() {
     if !is_root() {
@@ -102,7 +102,7 @@ fn sighup_reads_it_anew() {
     join(server, client, "127.0.0.1");
     meet(server, client);
     let met = server.ask();
-    // One that denies is taken, for what comes.
+    // A policy that denies is taken, for connections to come.
     file.write(&format!("{allow}[[deny]]\nbetween = [{{ user = 61001 }}, {{}}]\n"));
     daemon.signal(Signal::HUP);
     daemon.await_said(TAKEN, 2);
@@ -183,7 +183,7 @@ fn it_is_checked_without_a_daemon() {
     }
 }
 
-/// It may deny what the default allows, so the default does not take its place.
+/// The policy may deny what the default allows, so the default does not take its place.
 #[test]
 fn without_its_policy_a_daemon_does_not_start() {
     let file = File::new("alow = []");

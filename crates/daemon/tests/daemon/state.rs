@@ -1,4 +1,4 @@
-//! What the daemon says of itself, and to whom.
+//! What the daemon says of itself, and to which users.
 
 use super::actor::{Actor, join, meet};
 use super::client::{ASK, Client};
@@ -53,7 +53,7 @@ fn other_users_learn_nothing_of_one_another() {
     daemon.finish();
 }
 
-/// It says so at the start, and goes on with what it has.
+/// The daemon says at the start which abilities are missing, and goes on with the others.
 #[test]
 fn a_daemon_without_capabilities_says_what_it_cannot_do() {
     if !is_root() {

@@ -5,10 +5,11 @@ use crate::service::{Peer, Time};
 use crate::wire::clnp::{Discard, Segment};
 use underpass_link::arena::{Arena, Buffer};
 
-/// Packets that are put together at a time, of all pairs of addresses and of one: each keeps a frame from the link.
+/// Most packets that are put together at a time, of all pairs of addresses, and of one pair: each keeps a frame from
+/// the link.
 const MOST: usize = 16;
 const MOST_OF_ONE: usize = 4;
-/// Nanoseconds that the parts of a packet may take at most; its lifetime may be shorter.
+/// Most nanoseconds that the parts of a packet may take; its lifetime may be shorter.
 const TIME: u64 = 1_000_000_000;
 /// Octets that a part begins and, unless it is the last, ends at a multiple of.
 const UNIT: usize = 8;
@@ -26,7 +27,7 @@ pub(super) struct Reassembly {
 pub(super) struct Partial {
     pub from: Peer,
     identifier: u16,
-    /// Where it is put together.
+    /// The buffer in which the packet is put together.
     pub buffer: Buffer,
     /// Octets of data of the whole.
     total: usize,
@@ -34,7 +35,7 @@ pub(super) struct Partial {
     here: Vec<u64>,
     missing: usize,
     until: Time,
-    /// If it is to be told what became of it, and its beginning has come.
+    /// Where to report what becomes of the packet, if that is asked for and its beginning has come.
     pub blame: Option<Blame>,
 }
 
@@ -50,11 +51,11 @@ pub(super) struct Part {
 
 /// What became of a part.
 pub(super) enum Arrived {
-    /// There are others to come; a buffer that is not needed, and a packet that was given up for this one.
+    /// Other parts are to come. With a buffer that is not needed, and a packet that was given up for this one.
     Part { spare: Option<Buffer>, given_up: Option<Partial> },
-    /// All are here.
+    /// All parts are here.
     Whole { buffer: Buffer, spare: Option<Buffer> },
-    /// It is thrown away, and what was here of the same packet.
+    /// The part is discarded, and so are the other parts of the same packet.
     Refused { buffers: [Option<Buffer>; 2], blame: Option<Blame>, discard: Discard },
 }
 
@@ -110,7 +111,7 @@ impl Reassembly {
         let units = begin / UNIT..end.div_ceil(UNIT);
         let new = units.clone().filter(|it| partial.here[it / 64] >> (it % 64) & 1 == 0).count();
         if new == 0 {
-            // It has come twice.
+            // The part has come twice.
             return Arrived::Part { spare, given_up };
         }
         if partial.total != total || new < units.len() {
@@ -130,8 +131,8 @@ impl Reassembly {
         Arrived::Whole { buffer, spare }
     }
 
-    /// Gives up the packet that has waited longest, of the same pair where that has as many as it may: what it misses was lost
-    /// most likely, and the newest one may still get all of its parts.
+    /// Gives up the packet that has waited longest; of the same pair of addresses, where that has as many as it may.
+    /// Its missing parts are most likely lost, while the newest packet may still get all of its parts.
     fn make_room(&mut self, from: Peer) -> Option<Partial> {
         let own = self.partial.iter().filter(|it| it.from == from).count();
         let at = match own >= MOST_OF_ONE {

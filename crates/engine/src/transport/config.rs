@@ -6,7 +6,8 @@ use underpass_link::Guarantees;
 /// What an entity offers and asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The class that is proposed, and chosen of a higher one; a lower one is refused. See [`Config::over`].
+    /// The class that is proposed, and chosen where the other end proposes a higher one; a lower one is refused. See
+    /// [`Config::over`].
     pub class: Class,
     /// Numbers of 31 bits and credits of 16.
     pub extended: bool,
@@ -16,8 +17,9 @@ pub struct Config {
     pub tpdu_size: u32,
     /// DT TPDUs that a connection takes at a time: buffers that its user may keep and those on their way.
     pub credit: u16,
-    /// Buffers that the link was given to receive into, of which all connections together promise no more than seven eighths: the rest
-    /// is for AKs and other TPDUs. Where others share the link it is this entity's part of them.
+    /// Buffers that the link was given to receive into. All connections together promise no more than seven eighths of
+    /// them: the rest is for AKs and other TPDUs. Where several entities share the link, this is the entity's part of
+    /// the buffers.
     pub receive: u32,
     /// DTs of a connection that may wait to be sent, and as many EDs; further ones are refused.
     pub queue: u32,
@@ -30,10 +32,12 @@ pub struct Config {
     /// Whether DTs say that routers may mark them, where the other end tells of marks (ECN, RFC 3168). It is an extension of ours, for
     /// a network that carries marks, as [`crate::datagram`] does, and class 4 with congestion control.
     pub marks: bool,
-    /// Connections that others may have asked for and that are not open yet, or rest without having been; further ones are refused.
+    /// Most connections that peers have asked for and that are not open yet, or were released before they were open;
+    /// more are refused.
     /// One peer has no more than half of them.
     pub pending: u32,
-    /// A random number, by which references are such as nobody guesses who does not see them; with 0 they count from 1.
+    /// A random number that makes references hard to guess for an attacker who does not see them; with 0 they count
+    /// from 1.
     pub secret: u64,
     /// Timers.
     pub times: Times,
@@ -50,11 +54,12 @@ pub struct Times {
     pub n: u8,
     /// AL: how long an AK may be put off. The other end is told, in ms.
     pub al: u64,
-    /// W: how long the other end hears nothing at most; a quarter of its I where it says a shorter one, and 50 ms at least.
+    /// W: the longest time for which this end sends nothing; a quarter of the other end's I if that is shorter, and 50
+    /// ms at least.
     pub w: u64,
     /// I: how long the other end may be silent, and how long a DT may be sent again and again. It is told, in ms.
     pub i: u64,
-    /// How long nothing may be acknowledged before the user is told. It is when T1 runs out next.
+    /// How long nothing may be acknowledged before the user is told, which happens when T1 runs out next.
     pub stall: u64,
     /// L: how long a reference is not used again.
     pub l: u64,

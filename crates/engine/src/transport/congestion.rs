@@ -2,17 +2,19 @@
 //! the network objects. The credit stays what the receiver has room for.
 //!
 //! In a network of short round trips the window then grows by one with each, and shrinks in proportion to how far a round trip is
-//! beyond a target (after Swift, SIGCOMM 2020), by a fifth for a mark (RFC 8511) and by half for a loss: queues stay short. In one of
-//! long round trips others fill the queues in any case, and who heeds the delay gets nothing. There it is as TCP's (CUBIC, RFC
-//! 9438): a delay only ends the doubling, and a loss shrinks it by three tenths.
+//! beyond a target (after Swift, SIGCOMM 2020), by a fifth for a mark (RFC 8511) and by half for a loss: queues stay
+//! short. In a network of long round trips others fill the queues in any case, and a sender that gives way to the delay
+//! gets nothing. There the window is as TCP's (CUBIC, RFC 9438): a delay only ends the doubling, and a loss shrinks the
+//! window by three tenths.
 
 use crate::service::Time;
 
 /// The window in 1/256 of a TPDU.
 const ONE: u32 = 256;
 const MS: u64 = 1_000_000;
-/// By how much Reno's window grows with each round trip where it shrinks by three tenths only, 3 · (1 − 0.7) / (1 + 0.7) = 0.53, in
-/// 1/256. RFC 9438 has it grow by one from where it was cut last; Linux does not, and who does gets more beside it.
+/// How much Reno's window grows with each round trip if it shrinks by only three tenths: 3 · (1 − 0.7) / (1 + 0.7) =
+/// 0.53, in 1/256. In RFC 9438 it grows by one from the size at which it was cut last. Linux does not do so, and a
+/// sender that does gets more than Linux.
 const RENO: u64 = 136;
 /// How far from its middle the cubic curve is looked at, in ms.
 const REACH: i64 = 100_000;
@@ -65,11 +67,11 @@ impl Congestion {
         self.window < self.threshold
     }
 
-    /// So many were acknowledged, of a window that was in use, and the round trip was below the target.
+    /// `acknowledged` TPDUs of a window that was in use were acknowledged, and the round trip was below the target.
     #[inline]
     pub fn grow(&mut self, acknowledged: u32) {
         let step = if self.begins() {
-            // Nothing is spread here: an AK for many lets no burst go (RFC 3465).
+            // TPDUs are not spread in time here, so an AK for many of them must not release a burst (RFC 3465).
             u64::from(acknowledged.min(2)) * u64::from(ONE)
         } else {
             u64::from(acknowledged) * u64::from(ONE * ONE) / u64::from(self.window)
@@ -78,7 +80,7 @@ impl Congestion {
         (self.cubic.middle, self.cubic.origin) = (self.window, None);
     }
 
-    /// So many were acknowledged, of a window that was in use, in a network of long round trips.
+    /// So many DTs were acknowledged, the window was in use, and the network has long round trips.
     pub fn compete(&mut self, acknowledged: u32, round_trip: u64, now: Time) {
         let (window, acknowledged) = (u64::from(self.window), u64::from(acknowledged));
         if self.begins() {
@@ -101,8 +103,8 @@ impl Congestion {
         self.set(cubic.max(u64::from(self.cubic.reno)));
     }
 
-    /// A round trip says that a queue grows: the window doubles no more. Where it comes back from a silence, it has been larger than it
-    /// will be.
+    /// A round trip shows that a queue grows: the window doubles no more. After a silence, it was larger before than it
+    /// will be now.
     pub fn settle(&mut self) {
         if self.threshold == Congestion::NONE {
             self.threshold = self.window;
@@ -112,7 +114,7 @@ impl Congestion {
 
     /// The round trip took so much longer than its target.
     pub fn delayed(&mut self, round_trip: u64, target: u64) {
-        // Of four seconds and more nothing is left to tell, and no product of them is too large.
+        // Longer round trips, of four seconds and more, make no difference, and so no product overflows.
         let round_trip = round_trip.clamp(1, u32::MAX.into());
         let excess = round_trip.saturating_sub(target);
         // max(1 − 0.8 · excess / round trip, 0.5)
@@ -127,7 +129,7 @@ impl Congestion {
 
     /// A TPDU was lost, as those behind it show, in a network of long round trips or of short ones.
     pub fn lost(&mut self, is_wide: bool) {
-        // What it was before a silence counts for more than that it can get no smaller.
+        // The smallest window is the result of a silence: then the window before the silence is what counts.
         if self.window > ONE {
             self.before = [self.window, self.threshold];
             self.cut(self.after_loss(is_wide));
@@ -147,10 +149,11 @@ impl Congestion {
         }
     }
 
-    /// Nothing has come back for the whole of T1: the window is as small as can be, and doubles up to where a loss would have left it;
-    /// or as in the beginning, where nothing has ever come back, so that nothing is known of the network.
+    /// Nothing has come back for the whole of T1: the window gets as small as it can be, and doubles up to where a loss
+    /// would have left it. If nothing has ever come back, nothing is known of the network, and the window is as in the
+    /// beginning.
     pub fn silent(&mut self, is_wide: bool, is_known: bool) {
-        // Silent for longer, it is as it was before that counts.
+        // After a longer silence, the window before its beginning counts.
         if self.window > ONE {
             self.before = [self.window, self.threshold];
             let threshold = if is_known { self.after_loss(is_wide).max(2 * ONE) } else { self.threshold };
@@ -161,7 +164,7 @@ impl Congestion {
     }
 
     fn cut(&mut self, window: u32) {
-        // Who was cut below where it was before leaves room for others.
+        // A window that is cut before it has grown back to the size of its last cut leaves room for others.
         let middle = if self.window < self.cubic.middle { self.window - self.window / 20 * 3 } else { self.window };
         (self.cubic.middle, self.cubic.origin) = (middle, None);
         self.window = window.max(ONE);

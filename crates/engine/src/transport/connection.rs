@@ -7,7 +7,8 @@ use crate::service::{Details, Peer, Time};
 use crate::wire::tpdu::{Class, Confirmation, Format, Parameters, Reason};
 
 const MS: u64 = 1_000_000;
-/// Of the time after which the other end gives up, this end is silent for so small a part, so that some AKs may be lost.
+/// This end is silent for one part in this many of the time after which the other end gives up, so that some AKs may be
+/// lost.
 const SHARE: u32 = 4;
 
 /// Where a connection stands (X.224 §A.5; RFC 905 Annex A).
@@ -52,10 +53,10 @@ pub(super) struct Theirs {
 }
 
 impl Theirs {
-    /// W at least, in ms, whatever the other end says: it is not to have an AK sent to it time and again.
+    /// The shortest W, in ms, whatever the other end says: it must not make this end send AKs all the time.
     const LEAST: u32 = 50;
 
-    /// From what its CR or CC says, where this end's W is so many ns.
+    /// The other end's times as its CR or CC has them, where this end's W is `w` ns.
     pub fn of(parameters: &Parameters<'_>, w: u64) -> Theirs {
         let window = parameters.inactivity_time.map(|it| (it / SHARE).max(Theirs::LEAST));
         let window = window.filter(|it| u64::from(*it) * MS < w);
@@ -85,7 +86,7 @@ impl Terms {
         }
     }
 
-    /// Whether an ED may be acknowledged, which lets the next one come, while the user keeps so many.
+    /// Whether an ED may be acknowledged, which lets the next one come, while the user keeps `held` of them.
     pub fn takes_expedited(&self, credit: u16, held: u32) -> bool {
         held <= self.credit(credit)
     }
@@ -113,7 +114,7 @@ pub(super) struct Connection {
     pub peer: Peer,
     /// What it shares with the others to this peer.
     pub way: u32,
-    /// Another one than that of the connection before with this index, whoever that was with.
+    /// A number that tells this connection from the one that had its index before, of any peer.
     pub serial: u16,
     /// This end's reference; the remote one's is 0 until it is known.
     pub src_ref: u16,
@@ -126,8 +127,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Format of its TPDUs, whether they have to carry a checksum, and octets of the longest: those that answer a CR may be of what
-    /// was not proposed.
+    /// Format of its TPDUs, whether they have to carry a checksum, and octets of the longest. An answer to a CR may use
+    /// what was not proposed.
     #[inline]
     pub fn checks(&self) -> (Format, bool, usize) {
         let Terms { format, checksum, tpdu_size, .. } = self.terms;
@@ -157,11 +158,12 @@ pub(super) struct Setup {
     pub size: SizeIn,
     /// Why it is released.
     pub reason: Reason,
-    /// It was sent: what class 2 does once.
+    /// It was sent, which class 2 does once only.
     pub sent: bool,
 }
 
-/// What the longest TPDU is said in: a CC says it as the CR did, whose sender may know of no other.
+/// The parameter that gives the longest TPDU: a CC uses the parameter of the CR, whose sender may not know the other
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SizeIn {
     /// The parameter for units of 128 octets.
@@ -204,11 +206,11 @@ pub(super) struct Sending {
     pub told: bool,
     /// A DT is being sent again because of a gap, until this one is acknowledged.
     pub recovering: Option<u32>,
-    /// How much longer than a round trip what is missing may take, in ns, before it is taken for lost.
+    /// How much longer than a round trip a missing DT may take, in ns, before it is taken for lost.
     pub tolerance: u32,
     /// T1 runs for that.
     pub waits: bool,
-    /// It waits for its turn, and octets that it may send then.
+    /// Whether it waits for its turn; and how many octets it may send then.
     pub is_waiting: bool,
     pub deficit: u32,
     /// DTs that were marked, as the other end has said last.
@@ -230,7 +232,7 @@ pub(super) struct Receiving {
     pub expected: u32,
     /// The first that the other end may not send: what the last AK has said.
     pub granted: u32,
-    /// It would have said more, had there been buffers for it.
+    /// The last AK would have granted more if there had been buffers.
     pub is_short: bool,
     /// DTs that came too early, in order.
     pub early: List,
@@ -241,14 +243,14 @@ pub(super) struct Receiving {
     pub unacknowledged: u32,
     /// When one was last sent with a DT.
     pub carried: Time,
-    /// An AK goes when nothing else is to be done, and an EA for the last ED that was taken.
+    /// An AK, and an EA for the last ED that was taken, are sent as soon as nothing else is to be done.
     pub owes: bool,
     pub owes_expedited: bool,
-    /// Whether it is among those that do, where it stays when the AK has gone with a DT.
+    /// Whether it is in the list of connections that owe an AK; it stays there when the AK has gone with a DT.
     pub is_owing: bool,
-    /// The last AK said that nothing may be sent: the one that says otherwise may not get lost.
+    /// The last AK said that nothing may be sent: the AK that opens the window again must not get lost.
     pub opening: Opening,
-    /// What the next AK confirms: the one that has opened this end's window.
+    /// What the next AK confirms: the AK that has opened this end's window.
     pub confirms: Option<Confirmation>,
     /// ED-TPDU-NR that is expected next.
     pub expected_expedited: u32,
@@ -344,7 +346,7 @@ pub(super) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// One of which nothing was measured, over a way on which others take so long.
+    /// A round trip that was not measured yet, on a way on which other connections' round trips take this long.
     pub fn as_others(nanoseconds: u64) -> RoundTrip {
         let smoothed = u32::try_from(nanoseconds).unwrap_or(u32::MAX);
         RoundTrip { smoothed, deviation: smoothed / 2, least: 0 }

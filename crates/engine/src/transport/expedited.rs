@@ -87,9 +87,9 @@ impl Transport {
         let receiving = &mut connection.receiving;
         let is_next =
             number == receiving.expected_expedited && terms.takes_expedited(config.credit, receiving.held_expedited);
-        // One that came before is acknowledged again: its EA was lost.
+        // An ED that came before is acknowledged again: its EA was lost.
         let is_old = number == space.before(receiving.expected_expedited);
-        // In class 2 nothing comes twice, and who has no EA sends no other (X.224 §10.2.5).
+        // In class 2 nothing comes twice, and a sender that awaits an EA sends no other ED (X.224 §10.2.5).
         let is_error = !terms.expedited || !is_next && (!is_old || terms.class == Class::Two);
         if connection.state != State::Open || is_error {
             counters.unexpected += 1;

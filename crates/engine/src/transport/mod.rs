@@ -41,14 +41,14 @@ use wheel::Wheel;
 pub struct Counters {
     pub data_sent: u64,
     pub data_sent_again: u64,
-    /// Of those, they that were late and not lost, as far as it shows.
+    /// How many of those were sent again because they were late, and not lost, as far as it shows.
     pub data_late: u64,
     pub data_received: u64,
     pub data_early: u64,
     pub data_duplicate: u64,
     pub data_outside_window: u64,
     pub acknowledges_sent: u64,
-    /// Of those, in one NSDU with a DT.
+    /// How many of those went in one NSDU with a DT.
     pub acknowledges_with_data: u64,
     pub acknowledges_received: u64,
     pub malformed: u64,
@@ -77,7 +77,7 @@ pub struct Transport {
     pool: Pool,
     connections: Vec<Option<Connection>>,
     vacant: Vec<u32>,
-    /// Of the connection that was made last.
+    /// The serial number of the connection that was made last.
     serial: u16,
     references: References,
     promises: Promises,

@@ -215,7 +215,7 @@ impl Transport {
             }
             return;
         }
-        // One that proposes class 4 has a checksum whatever it proposes (§6.17.3).
+        // A CR that proposes class 4 must have a checksum, whatever it proposes about checksums (§6.17.3).
         if cr.dst_ref != 0 || cr.class == Class::Four && !cr.checksum {
             self.counters.unexpected += 1;
             return;
@@ -415,7 +415,8 @@ fn setup_tpdu<'a>(connection: &Connection, setup: &'a Setup, config: &Config, is
             | if terms.roa { AdditionalOptions::ROA } else { 0 }
             | if terms.marks { AdditionalOptions::MARKS } else { 0 },
     );
-    // A CR says it in powers of two as well: who knows no F0 would take it for 128 octets (X.224 §13.3.4).
+    // A CR says it in powers of two as well: an entity that does not know F0 would take it for 128 octets (X.224
+    // §13.3.4).
     let power = 1 << terms.tpdu_size.min(8192).ilog2();
     let says_power = setup.size == SizeIn::Powers || is_request && !is_brief;
     let parameters = Parameters {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-/// Of so many buffers that there are, one is kept for what carries no data and is promised to nobody.
+/// One in so many buffers is kept for TPDUs without data, and is not promised to any connection.
 const RESERVE: u32 = 8;
 
 /// Buffers that are promised: those that other ends may send to, and those that users keep.
@@ -16,7 +16,7 @@ pub(super) struct Promises {
 }
 
 impl Promises {
-    /// Of so many buffers to receive into.
+    /// Promises of so many buffers to receive into.
     pub fn of(buffers: u32) -> Promises {
         Promises { most: buffers - buffers / RESERVE, given: 0, short: VecDeque::new() }
     }
@@ -29,7 +29,7 @@ impl Promises {
         given
     }
 
-    /// So many are not promised any more.
+    /// So many buffers are not promised any more.
     #[inline]
     pub fn take_back(&mut self, buffers: u32) {
         self.given = self.given.saturating_sub(buffers);
@@ -40,7 +40,7 @@ impl Promises {
         self.short.push_back(connection);
     }
 
-    /// Whose turn it is, if there is something to be given.
+    /// The connection that is next, if there is something to promise.
     #[inline]
     pub fn next(&mut self) -> Option<u32> {
         if self.short.is_empty() || self.given >= self.most { None } else { self.short.pop_front() }

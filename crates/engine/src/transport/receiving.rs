@@ -147,7 +147,7 @@ impl Transport {
         }
     }
 
-    /// Whoever was promised less than it wants is promised more, where there is something.
+    /// Promises more to connections that were promised less than they want, as long as there is something to promise.
     fn give_to_next(&mut self) {
         while let Some(index) = self.promises.next() {
             let Some(connection) = self.connections[index as usize].as_mut() else { continue };

@@ -2,18 +2,18 @@
 //! one step, and not used again before every TPDU that names them is gone (§6.18).
 //!
 //! Places in a peer's table are given out in order, so that the table grows with what is in use. What is on the wire is another
-//! number for each, by a bijection of the peer's own that follows from a secret: who does not see a connection's TPDUs does not
-//! know what to forge.
+//! number for each, by a bijection of the peer's own that follows from a secret: an attacker who does not see a
+//! connection's TPDUs does not know what to forge.
 
 use super::slots::NONE;
 use crate::service::{Peer, Time};
 use std::collections::VecDeque;
 
-/// Who has which reference.
+/// Which connection has which reference.
 #[derive(Debug, Default)]
 pub(super) struct References {
     secret: u64,
-    /// By peer.
+    /// A table for each peer.
     tables: Vec<Table>,
     /// References of connections that are gone, until when they are frozen.
     frozen: VecDeque<Frozen>,
@@ -117,8 +117,9 @@ impl References {
         Some(spread.reference(place))
     }
 
-    /// The connection is gone; its reference is frozen until then, and so is its index. Whether it was pending until now, and is
-    /// counted as that for as long: whoever asks for connections and takes that back at once has no more at a time than others.
+    /// The connection is gone; its reference and its index are frozen `until` then. `was_pending` says whether it was
+    /// pending until now. If so, it counts as pending for as long, so that a peer that asks for connections and takes
+    /// each back at once has no more at a time than other peers.
     pub fn freeze(&mut self, peer: Peer, reference: u16, connection: u32, was_pending: bool, until: Time) {
         let table = &mut self.tables[peer.0 as usize];
         table.taken[usize::from(table.spread.place(reference))] = FROZEN;

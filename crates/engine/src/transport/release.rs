@@ -52,7 +52,7 @@ impl Transport {
         out: &mut Outbox,
     ) {
         let dc = Tpdu::Dc(DisconnectConfirm { dst_ref: dr.src_ref, src_ref: dr.dst_ref, checksum: dr.checksum });
-        // Of one that has asked for a connection and heard nothing yet.
+        // The connection that this end has asked for, if no answer has come yet.
         let unanswered = || {
             let index = *self.requested.get(&(from, dr.src_ref)).filter(|_| dr.dst_ref == 0)?;
             self.connections[index as usize].as_ref().filter(|it| it.is_pending()).map(|_| index)

@@ -62,7 +62,8 @@ impl Transport {
         self.send_data(cep.0, now, out);
     }
 
-    /// Sends as many DTs as the other end's credit and the window to this peer allow, behind those who wait for room already.
+    /// Sends as many DTs as the other end's credit and the window to this peer allow, behind the connections that wait
+    /// for room already.
     pub(super) fn send_data(&mut self, index: u32, now: Time, out: &mut Outbox) {
         let Some(connection) = self.connections[index as usize].as_ref() else { return };
         let way = connection.way;
@@ -85,7 +86,7 @@ impl Transport {
         self.ways.at(connection.way).wait(index);
     }
 
-    /// Those who wait for room on a way send in turn, as long as there is some.
+    /// Connections that wait for room on a way send in turn, as long as there is room.
     pub(super) fn serve(&mut self, way: u32, now: Time, out: &mut Outbox) {
         while let Some(index) = self.ways.at(way).first() {
             match self.ways.at(way).room(now) {
@@ -463,8 +464,8 @@ impl Transport {
         }
         sending.attempts = sending.attempts.saturating_add(1);
         sending.backoff = sending.backoff.saturating_add(1);
-        // By time and not by number: where round trips are short, N attempts are over while a switch learns another way. An ED may
-        // wait for a user that reads nothing, while the other end is not silent.
+        // The limit is a time and not a number of attempts: with short round trips, N attempts are over while a switch
+        // still learns another way. An ED may wait for a user that reads nothing, while the other end is not silent.
         if first.is_some() && now.since(sending.stalled) >= self.config.times.i {
             return self.give_up(index, now, out);
         }

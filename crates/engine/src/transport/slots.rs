@@ -82,8 +82,8 @@ impl List {
 }
 
 impl Slot {
-    /// It was sent again, and now it is acknowledged for the first time, clearly sooner than what was sent again can be, by the
-    /// shortest round trip: what was sent first has come (after Eifel, RFC 3522).
+    /// Whether a DT that was sent again is acknowledged sooner than the second copy can be, by the shortest round trip:
+    /// then the first copy has arrived (after Eifel, RFC 3522).
     #[inline]
     pub fn came_late(&self, now: Time, least: u64) -> bool {
         matches!(self.is, Is::Retained { again: 1.., selected: false }) && now.since(self.sent) * 4 < least * 3
@@ -155,8 +155,8 @@ impl Slots {
         Some(frame)
     }
 
-    /// Nobody waits any more for the TPDU that was sent: its buffer is the user's again, as it was lent. One that is still lent below
-    /// is when it comes back.
+    /// No acknowledgement is awaited any more for the TPDU that was sent: its buffer goes back to the user as it was
+    /// lent. A buffer that is still lent to the layer below goes back when it returns from there.
     #[inline]
     pub fn let_go(&mut self, frame: u32, fate: Fate, out: &mut Outbox) {
         let slot = self.at(frame);
@@ -183,7 +183,8 @@ impl Slots {
     }
 }
 
-/// Makes room for another one, by an eighth of what is there: twice as much would be half of a million's memory.
+/// Makes room for another element, by an eighth of what is there: doubling would waste half of the memory of a million
+/// elements.
 pub(super) fn grow<T>(all: &mut Vec<T>) {
     if all.len() == all.capacity() {
         all.reserve_exact((all.len() / 8).max(64));

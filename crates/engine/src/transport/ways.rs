@@ -1,29 +1,32 @@
-//! What connections to one peer share: how many DTs may be under way, how fast they go, and whose turn it is.
+//! What connections to one peer share: how many DTs may be under way, how fast they go, and which connection sends
+//! next.
 //!
-//! All of them go over one way through the network, and compete with others on it as one. So the window of [`Congestion`] is the
-//! peer's: a new connection finds it as the others have made it, and many get no more than one. Within it they are served by deficit
-//! round robin (Shreedhar and Varghese, SIGCOMM 1995): who has something to send and finds no room waits behind all others that do,
-//! and sends octets for one TPDU of the longest, as far as they go, with each turn. Who finds room while nobody waits sends at once,
-//! so that one connection by itself pays for nothing of this.
+//! They all go over one way through the network, and compete with other traffic on it as one. So the window of
+//! [`Congestion`] belongs to the peer: a new connection finds it as the others have made it, and many connections get
+//! no more than one. Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995) divides the window among them: a
+//! connection that has something to send and finds no room waits behind the others that wait, and may send as many
+//! octets with each turn as the longest TPDU has. A connection that finds room while no other waits sends at once, so
+//! that a single connection pays nothing for this.
 //!
-//! Where a round trip takes a millisecond or more, the network is taken for a wide one. There DTs leave spread over the round trip
-//! rather than as acknowledgements come, in pairs as TCP's do: of those that come together at a queue that is full the second is thrown
-//! away, and who sends one by one takes more than its part. Each pair has its time, a quarter faster than the window needs, twice as fast while the window
-//! doubles, and what is late by a millisecond at most goes at once. Where it takes less, a timer is no finer than the window itself,
-//! and nothing is spread.
+//! Where a round trip takes a millisecond or more, the network is taken for a wide one. There DTs leave spread over the
+//! round trip rather than as acknowledgements come. They leave in pairs, as TCP's segments do: a full queue drops the
+//! second of two packets that come together, so a sender of single DTs would take more than its part from TCP. Each
+//! pair has its time, a quarter faster than the window needs, twice as fast while the window doubles. A pair that is
+//! late by a millisecond at most goes at once. Where a round trip takes less, a timer is no finer than the window
+//! itself, and nothing is spread.
 
 use super::congestion::Congestion;
 use crate::service::{Peer, Time};
 use std::collections::{HashMap, VecDeque};
 
 const MS: u64 = 1_000_000;
-/// Round trips from which on the network is taken for a wide one, which others share and fill: DTs are spread, and the window does
-/// not shrink for a delay.
+/// With round trips from this on, the network is taken for a wide one, which others share and fill: DTs are spread in
+/// time, and the window does not shrink for a delay.
 pub(super) const WIDE: u64 = MS;
 /// How late a DT may be and still be caught up with.
 const BURST: u64 = MS;
 
-/// Connections that a list of those that wait has room for from the beginning.
+/// How many waiting connections a list has room for at first.
 const ROOM: usize = 16;
 
 /// The ways to peers, which are kept when their connections end: another one goes on where they were.
@@ -31,12 +34,12 @@ const ROOM: usize = 16;
 pub(super) struct Ways {
     all: Vec<Way>,
     numbers: HashMap<Peer, u32>,
-    /// Those on which somebody waits for the time of the next DT, and when the first of these comes.
+    /// Ways on which a connection waits for the time of the next DT, and the earliest of these times.
     timed: Vec<u32>,
     due: Option<Time>,
-    /// Those of them whose time has come.
+    /// The ways among them whose time has come.
     ripe: Vec<u32>,
-    /// Those on which there may be room, since connections ended.
+    /// Ways on which there may be room, because connections have ended.
     freed: Vec<u32>,
 }
 
@@ -56,7 +59,7 @@ pub(super) struct Way {
     /// When the next pair of DTs may be sent; and the second of the last one was not sent.
     next: Time,
     second: bool,
-    /// Whose DTs were acknowledged last, and when.
+    /// The connection whose DTs were acknowledged last, and when.
     heard: (u32, Time),
     is_timed: bool,
 }
@@ -74,7 +77,7 @@ pub(super) struct Sample {
 pub(super) enum Room {
     /// Now.
     Now,
-    /// When one was acknowledged.
+    /// Once a DT is acknowledged.
     Full,
     /// At this time.
     At(Time),
@@ -102,7 +105,7 @@ impl Ways {
         &self.all[number as usize]
     }
 
-    /// Somebody waits on a way for the time of the next DT.
+    /// A connection waits on a way for the time of the next DT.
     pub fn time(&mut self, number: u32, at: Time) {
         if !std::mem::replace(&mut self.all[number as usize].is_timed, true) {
             self.timed.push(number);
@@ -110,12 +113,13 @@ impl Ways {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// When the first of these comes.
+    /// The earliest of these times.
     pub fn due(&self) -> Option<Time> {
         self.due
     }
 
-    /// One on which somebody waited for a time, if the first of these has come: it is to be served, and waits again if need be.
+    /// A way on which a connection waited for a time that has come. The caller serves it, and it waits again if need
+    /// be.
     pub fn expire(&mut self, now: Time) -> Option<u32> {
         if self.due.take_if(|due| *due <= now).is_some() {
             self.ripe.append(&mut self.timed);
@@ -135,7 +139,7 @@ impl Ways {
         }
     }
 
-    /// One on which there may be room, since connections ended.
+    /// A way on which there may be room, because connections have ended.
     pub fn freed(&mut self) -> Option<u32> {
         self.freed.pop()
     }
@@ -162,7 +166,7 @@ impl Way {
     pub fn room(&self, now: Time) -> Room {
         let left = self.congestion.window().saturating_sub(self.under_way);
         let begins_pair = self.is_wide() && !self.second;
-        // One that would go alone waits for another, unless nothing is under way that would make room for it.
+        // A DT that would go alone waits for a second one, unless nothing is under way that would make room for that.
         if left == 0 || begins_pair && left == 1 && self.under_way > 0 {
             Room::Full
         } else if !begins_pair || self.next <= now {
@@ -199,20 +203,20 @@ impl Way {
         self.under_way += 1;
         self.second = self.is_wide() && !self.second;
         if self.second {
-            // Of a round trip's window: four fifths, or half.
+            // The packets of a window are spread over four fifths of a round trip, or over half of it.
             let share = 2 * self.round_trip / u64::from(self.congestion.window().max(1));
             let apart = if self.congestion.begins() { share / 2 } else { share / 5 * 4 };
             self.next = Time(self.next.0.max(now.0.saturating_sub(BURST))).after(apart);
         }
     }
 
-    /// Whether somebody waits for a turn.
+    /// Whether a connection waits for a turn.
     #[inline]
     pub fn is_waited_for(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Who waits, first.
+    /// The first of the connections that wait.
     pub fn first(&self) -> Option<u32> {
         self.waiting.front().copied()
     }
@@ -222,26 +226,27 @@ impl Way {
         self.waiting.push_back(connection);
     }
 
-    /// Whoever is first waits no more.
+    /// The first of the waiting connections waits no more.
     pub fn pass(&mut self) {
         self.waiting.pop_front();
     }
 
-    /// Whoever is first has had its turn.
+    /// The first of the waiting connections has had its turn, and waits behind the others.
     pub fn turn(&mut self) {
         if let Some(first) = self.waiting.pop_front() {
             self.waiting.push_back(first);
         }
     }
 
-    /// So many DTs have come that others before them are missing of.
+    /// Notes that this many DTs have come out of order.
     #[inline]
     pub fn arrived(&mut self, count: u32) {
         self.under_way = self.under_way.saturating_sub(count);
     }
 
-    /// So many DTs of a connection were acknowledged, of which so many had not come out of order before. `sample` is of the
-    /// last of them, if it was measured. Whether the way itself has become longer.
+    /// `count` DTs of a connection were acknowledged; `fresh` of them had not been acknowledged out of order before.
+    /// `sample` is the round trip of the last one, if it was measured. Returns whether the way itself has become
+    /// longer.
     pub fn acknowledged(
         &mut self,
         connection: u32,
@@ -283,7 +288,7 @@ impl Way {
         if sent < self.cut {
             return false;
         }
-        // It was under way alone, so that nothing of this is a queue of its own.
+        // The DT was alone under way, so this way's own DTs are no part of the queue.
         if self.congestion.window() == 1 {
             return true;
         }
@@ -313,8 +318,8 @@ impl Way {
         self.congestion.late();
     }
 
-    /// Nothing was acknowledged of a connection for the whole of T1, since its first DT was sent: where others were heard of meanwhile,
-    /// that one alone is lost.
+    /// For the whole of T1 nothing of a connection was acknowledged, since its first DT was sent. If something of other
+    /// connections was acknowledged meanwhile, only that DT counts as lost.
     pub fn silent(&mut self, connection: u32, sent: Time, now: Time) {
         let (other, at) = self.heard;
         if other != connection && at > sent {
@@ -378,7 +383,7 @@ mod tests {
         assert_eq!(way.congestion.window(), 8);
         way.lost(now, now.after(2));
         assert_eq!(way.congestion.window(), 4);
-        // Another connection was heard of: it is not the network that is silent.
+        // Another connection got an acknowledgement: the network is not silent.
         way.acknowledged(1, [1; 2], None, now.after(MS));
         way.silent(2, now.after(3), now.after(2 * MS));
         assert_eq!(way.congestion.window(), 2);

@@ -19,7 +19,7 @@ const LEVELS: usize = 5;
 struct Node {
     next: u32,
     previous: u32,
-    /// The tick that it waits for; `None` is told by `slot`.
+    /// The tick that it waits for; `slot` says whether it waits at all.
     tick: u64,
     /// Which list it is in: level times slots, plus slot.
     slot: u16,
@@ -185,7 +185,7 @@ mod tests {
             let mut deadlines = [None::<u64>; 8];
             let mut now = 1000;
             for (index, ahead, pass) in steps {
-                // Earlier than before, or new: one that moves back is the caller's to put back.
+                // A new deadline, or an earlier one: the caller itself puts back a deadline that moves back.
                 let deadline = now + ahead;
                 if deadlines[index as usize].is_none_or(|it| deadline < it) {
                     deadlines[index as usize] = Some(deadline);

@@ -90,9 +90,9 @@ pub enum Clnp<'a> {
 pub struct Report {
     /// How long it may still be under way, in units of 500 ms.
     pub lifetime: u8,
-    /// Who has sent what was thrown away.
+    /// The address of the sender of the discarded packet.
     pub destination: Nsap,
-    /// Who has thrown it away.
+    /// The address of the entity that has discarded it.
     pub source: Nsap,
     /// Why.
     pub discard: Discard,
@@ -111,7 +111,7 @@ impl Discard {
     pub const CONGESTION: Discard = Discard(0x03);
     /// The header contradicts itself.
     pub const SYNTAX: Discard = Discard(0x04);
-    /// Nobody here has the destination's address.
+    /// This host does not have the destination's address.
     pub const UNKNOWN_DESTINATION: Discard = Discard(0x81);
     /// It was under way for too long.
     pub const LIFETIME: Discard = Discard(0xa0);
@@ -130,9 +130,9 @@ pub struct Header<'a> {
     pub lifetime: u8,
     /// Whether its loss is to be reported (ER).
     pub reports_errors: bool,
-    /// Whom it is for.
+    /// The destination address.
     pub destination: Nsap,
-    /// Whom it is from.
+    /// The source address.
     pub source: Nsap,
     /// Where it may be segmented (SP).
     pub segment: Option<Segment>,
@@ -151,7 +151,7 @@ pub enum NotClnp {
     /// The first octet names another protocol.
     #[error("network protocol {0:#04x} is not CLNP")]
     Protocol(u8),
-    /// A version, or a kind of PDU, that nobody here understands.
+    /// A version, or a kind of PDU, that this entity does not understand.
     #[error("CLNP version {version}, type {kind:#04x} is not understood")]
     Unknown {
         /// 1 is understood.
@@ -441,7 +441,7 @@ mod tests {
             }
         }
 
-        /// Whatever else is among the options, in which the first reason counts.
+        /// Any other options may stand beside it; the first reason counts.
         #[test]
         fn an_error_report_is_parsed_as_it_was_emitted(
             fixed: (u8, u8, u8),

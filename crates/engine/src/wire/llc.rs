@@ -25,9 +25,9 @@ impl Display for Mac {
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Llc {
-    /// Whom it is for.
+    /// The destination address.
     pub destination: Mac,
-    /// Whom it is from.
+    /// The source address.
     pub source: Mac,
     /// Octets of the packet behind the header.
     pub len: usize,

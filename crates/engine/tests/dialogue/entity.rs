@@ -20,7 +20,7 @@ pub struct Entity {
     /// Of its own pool, transmitted and not given back yet; only where `keeps`.
     pub lent: Vec<Buffer>,
     pub keeps: bool,
-    /// What it has said, and to whom.
+    /// What it has said, and to which peer.
     sent: Vec<(Peer, Vec<u8>)>,
     /// What its user was told, but for data, and for stalls and their ends.
     pub told: Vec<Indication>,
@@ -204,7 +204,7 @@ impl Entity {
         self.sent.drain(..).map(|it| it.1).collect()
     }
 
-    /// Whom it has said something to since.
+    /// The peers that it has sent something to since.
     pub fn peers(&mut self) -> Vec<Peer> {
         self.sent.drain(..).map(|it| it.0).collect()
     }

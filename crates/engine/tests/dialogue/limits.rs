@@ -1,4 +1,4 @@
-//! How much an entity holds, for whom and for how long; and what it says of that to its user.
+//! How much an entity holds for each peer, and for how long; and what it says of that to its user.
 
 use super::entity::{Entity, cr};
 use super::{MS, OTHER, SECOND, config, dr};
@@ -108,7 +108,7 @@ fn a_buffer_comes_back_with_its_connection_and_its_fate() {
     assert_eq!(fates(&mut entity), [Fate::Sent, Fate::Refused].map(|it| (Some(cep), it)));
 }
 
-/// Of a connection that does not get on, so much waits and no more, and the user can see how much would.
+/// If a connection does not get on, a bounded number of requests waits, and the user can see how many.
 #[test]
 fn what_waits_is_bounded_and_told() {
     let mut entity = Entity::new(Config { queue: 10, ..config() });
@@ -120,7 +120,7 @@ fn what_waits_is_bounded_and_told() {
     // Three and one were sent, ten wait.
     assert_eq!((entity.room(cep), entity.fates.len()), (-10, 9));
     (0..20).for_each(|_| entity.send_expedited(cep, b"!"));
-    // One was sent.
+    // One of the expedited requests was sent.
     assert_eq!(entity.fates.len(), 9 + 9);
     assert!(entity.fates.iter().all(|it| *it == (Some(cep), Fate::Refused)));
     let ea = ExpeditedAcknowledge { dst_ref: ours, number: 0, checksum: true };
@@ -130,12 +130,13 @@ fn what_waits_is_bounded_and_told() {
     assert_eq!(entity.fates.iter().filter(|it| it.1 == Fate::Refused).count(), 18);
 }
 
-/// What all connections together may be sent is no more than there are buffers for; who got less gets more when there are some again.
+/// The credit of all connections together is no more than there are buffers for. A connection that got less gets more
+/// when buffers are free again.
 #[test]
 fn credit_promises_no_more_than_there_are_buffers() {
     let mut entity = Entity::new(Config { receive: 16, ..config() });
     let ours = [0, 1, 2].map(|peer| entity.opened(Peer(peer), 4).1);
-    // Of 14, with what each AK has said: 8 and 6, and nothing for the third.
+    // The AKs share out 14 buffers: 8 and 6, and none for the third connection.
     (0..4).for_each(|number| entity.data_comes(Peer(0), ours[0], number));
     entity.run(MS);
     assert_eq!(entity.said().last().unwrap(), "AK → 0x004d, expects 4, credit 4");
@@ -151,7 +152,7 @@ fn credit_promises_no_more_than_there_are_buffers() {
     assert_eq!(entity.peers(), [Peer(2)]);
     entity.data_comes(Peer(2), ours[2], 0);
     assert_eq!(entity.data.len(), 9);
-    // What a connection that is gone was promised is others', but for what its user keeps.
+    // Buffers that were promised to a connection that is gone go to others, except those that its user keeps.
     entity.hear(OTHER, &Tpdu::Dr(dr(ours[0])), &[]);
     entity.read(9);
     entity.run(2 * SECOND);

@@ -25,7 +25,7 @@ fn dr(dst_ref: u16) -> DisconnectRequest<'static> {
     DisconnectRequest { dst_ref, src_ref: THEIRS, reason, checksum: true, additional: None, user_data: &[] }
 }
 
-/// What comes twice is answered again, and done once (X.224 §12.2.2.2, §6.18).
+/// A TPDU that comes twice is answered twice, and acted on once (X.224 §12.2.2.2, §6.18).
 #[test]
 fn what_comes_twice() {
     let mut entity = Entity::new(config());
@@ -55,7 +55,8 @@ fn what_comes_twice() {
     assert_eq!((entity.connections(), entity.data.len()), (0, 0));
 }
 
-/// Of AKs with the same number the one of the highest subsequence counts, and of those the highest credit (X.224 §12.2.3.7).
+/// Among AKs with the same number, the one with the highest subsequence counts; among those, the one with the highest
+/// credit (X.224 §12.2.3.7).
 #[test]
 fn an_ak_of_the_past_changes_nothing() {
     let mut entity = Entity::new(config());
@@ -77,7 +78,8 @@ fn an_ak_of_the_past_changes_nothing() {
     }
 }
 
-/// Credit may be reduced (X.224 §12.2.3.6): what is beyond it is not sent again until it is not, and nobody gives up.
+/// Credit may be reduced (X.224 §12.2.3.6): data beyond it is not sent again until credit covers it, and neither end
+/// gives up.
 #[test]
 fn nothing_is_sent_again_beyond_the_window() {
     let mut entity = Entity::new(config());
@@ -105,7 +107,7 @@ fn nothing_is_sent_again_beyond_the_window() {
     assert!(entity.told.is_empty(), "{:?}", entity.told);
 }
 
-/// Who keeps more than half of its credit is sent the rest, without waiting for W.
+/// An end whose user keeps more than half of its credit grants the rest at once, without waiting for W.
 #[test]
 fn a_window_that_is_closed_is_opened_for_less_than_half_of_the_credit() {
     for class in [Class::Two, Class::Four] {
@@ -176,7 +178,8 @@ fn buffers_for_acknowledgements_go_by_turns() {
     }
 }
 
-/// What a CC says of the longest TPDU is what the CR has asked in (X.224 §13.4.3): who knows no F0 is not told by it.
+/// A CC gives the longest TPDU in the parameter that the CR has used (X.224 §13.4.3): an entity that does not know F0
+/// gets C0.
 #[test]
 fn the_longest_tpdu_is_answered_as_it_was_asked() {
     let size = TpduSize::new;
@@ -201,7 +204,7 @@ fn the_longest_tpdu_is_answered_as_it_was_asked() {
     }
 }
 
-/// Who knows no F0 learns of the longest TPDU from C0, and answers with that.
+/// An entity that does not know F0 learns of the longest TPDU from C0, and answers with C0.
 #[test]
 fn a_cr_says_the_longest_tpdu_in_both_ways() {
     for (size, power, units) in [(1408, 1024, 11), (128, 128, 1), (65_408, 8192, 511)] {
@@ -413,7 +416,8 @@ fn expedited_data_that_nobody_reads_takes_little_more_than_the_credit() {
         for number in 0..8 {
             assert_eq!(expedited(&mut entity, number), [format!("EA → 0x004d, number {number}")]);
         }
-        // The second time as it must be where something may be lost, then as nobody may who has no EA.
+        // A repetition, which is right where an EA may be lost; then, in class 4, an ED out of turn: its sender has had
+        // no EA.
         let others: &[u32] = if class == Class::Four { &[8, 8, 9] } else { &[8] };
         for &number in others {
             assert_eq!(expedited(&mut entity, number), [""; 0]);
@@ -429,7 +433,8 @@ fn expedited_data_that_nobody_reads_takes_little_more_than_the_credit() {
 /// What the other end says to a connection, by its reference.
 type Wrong = fn(&mut Entity, u16);
 
-/// What the network of class 2 cannot have done was the other end: the connection is released (X.224 §10.2, §6.22).
+/// If the network of class 2 cannot have caused an error, the other end has: the connection is released (X.224 §10.2,
+/// §6.22).
 #[test]
 fn class_2_is_released_by_an_end_that_takes_something_back_or_says_it_twice() {
     const fn ed(dst_ref: u16, number: u32) -> ExpeditedData<'static> {
@@ -457,7 +462,7 @@ fn class_2_is_released_by_an_end_that_takes_something_back_or_says_it_twice() {
     }
 }
 
-/// What the user of a connection that is gone still says does not reach the next one.
+/// Requests of the user of a connection that is gone do not reach the next connection.
 #[test]
 fn the_number_of_a_connection_rests_as_its_reference_does() {
     let mut entity = Entity::new(config());
@@ -507,7 +512,7 @@ impl Answers {
         Answers { entity, cep, ours, number: 0 }
     }
 
-    /// So many DTs are said, and acknowledged after a round trip; how many went before that.
+    /// Sends so many DTs, and acknowledges them after a round trip; returns how many went before that.
     fn exchange(&mut self, data: u32, round_trip: u64) -> usize {
         (0..data).for_each(|_| self.entity.send(self.cep, b"data"));
         let sent = self.entity.said().len();

@@ -6,14 +6,14 @@ use underpass_engine::wire::tpdu::*;
 
 const CHECKSUM: u8 = 0xc3;
 
-/// What the hostile octets know.
+/// What the hostile octets are made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Nothing.
     Random,
-    /// What went over the wire, of which some octets are changed, left out or added.
+    /// Octets that went over the wire, with some changed, left out or added.
     Changed,
-    /// What went over the wire, as it was.
+    /// Octets that went over the wire, unchanged.
     Replayed,
     /// TPDUs with references that may be in use, and a checksum that is right: what a hostile peer sends.
     Forged,
@@ -41,7 +41,7 @@ pub fn nsdu(kind: Kind, random: &mut fastrand::Rng, seen: &[Vec<u8>], checksum: 
         }
     }
     octets.truncate(380);
-    // What the checksum cannot see (RFC 905 Annex B), as a zero at the end, is no matter of this.
+    // A change that the checksum cannot see (RFC 905 Annex B), such as a zero at the end, is not this test's concern.
     if kind == Kind::Changed && separate(&octets).any(is_intact) {
         octets[0] ^= 1;
     }

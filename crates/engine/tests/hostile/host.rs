@@ -11,7 +11,7 @@ const FRAMES: u32 = 160;
 const POOL: usize = 8;
 const RECEIVE: usize = 64;
 
-/// The honest other end. Any other peer is somebody else.
+/// The honest other end. Any other peer is a stranger.
 pub const OTHER: Peer = Peer(0);
 
 pub struct Host {
@@ -21,11 +21,11 @@ pub struct Host {
     free: Vec<Buffer>,
     receive: Vec<Buffer>,
     kept: Vec<Buffer>,
-    /// What was sent and has not been taken off yet.
+    /// Packets that were sent and not taken off yet.
     pub sent: VecDeque<(Peer, Vec<u8>)>,
     /// The connection of the honest ends, and octets of a data request.
     pub connection: Option<(Cep, usize)>,
-    /// It was, and is gone.
+    /// The connection of the honest ends existed, and is gone.
     pub ended: bool,
     /// Asked for, and left unanswered.
     unanswered: Vec<Cep>,
@@ -188,7 +188,7 @@ impl Host {
             Indication::Confirm { cep, most, .. } if self.connection.is_none() || self.ended => {
                 (self.connection, self.ended) = (Some((cep, most as usize)), false);
             }
-            // It has accepted another one in the meantime.
+            // This host has accepted another connection in the meantime.
             Indication::Confirm { cep, .. } => self.answer(cep, false, now),
             Indication::Refused { .. } => self.ended |= self.connection.is_none(),
             Indication::Disconnect { cep, .. } => {

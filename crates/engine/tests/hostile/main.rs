@@ -20,7 +20,7 @@ const ROUNDS: u64 = 8;
 /// Hostile octets, unless `UNDERPASS_TEST_OCTETS` says how many, and the first seed behind those of the test that always runs.
 const OCTETS: u64 = 100_000_000;
 const FIRST: u64 = 1 << 20;
-/// Somebody who has no connection.
+/// A peer that has no connection.
 const STRANGER: Peer = Peer(1);
 
 /// Where the connection of the honest ends stands when hostile octets come.
@@ -57,9 +57,9 @@ struct World {
     now: Time,
     /// Towards each host, in order of time.
     under_way: [VecDeque<(Time, Vec<u8>)>; 2],
-    /// What went there.
+    /// All octets that went towards each host.
     seen: [Vec<Vec<u8>>; 2],
-    /// What from each host does not arrive, and what of that does later.
+    /// The kinds of TPDUs from each host that do not arrive, and those TPDUs that arrive later.
     stopped: [&'static [Code]; 2],
     held: [Vec<Vec<u8>>; 2],
     loses: bool,
@@ -250,7 +250,8 @@ fn is_told_apart(kind: Kind, from: Peer, stand: Stand, config: &Config) -> bool 
         || config.class == Class::Four
             && match kind {
                 Kind::Random => config.checksum,
-                // A CR that was changed to one of a class without checksums is refused to who has sent the right one.
+                // If a CR was changed to a class without checksums, the refusal goes to the peer that sent the right
+                // CR.
                 Kind::Changed => config.checksum && stand != Stand::Connecting,
                 // With numbers of seven bits, one that comes again after 128 others is taken for a new one.
                 Kind::Replayed => config.extended,
@@ -279,8 +280,8 @@ fn hostile_octets_for_long() {
     println!("{octets} octets in {states} states, seeds {FIRST} to {seed}: {all:?}");
 }
 
-/// So many connections of each class and format in each state, with octets of each kind from either side: what was counted, how many
-/// octets, and how often.
+/// Plays `rounds` connections of each class and format in each state, with octets of each kind from either side.
+/// Returns the counters, how many octets were hostile, and how many states were played.
 fn every_state(mut seed: u64, rounds: u64) -> (Counters, u64, u64) {
     let (mut all, mut octets, mut states) = (Counters::default(), 0, 0);
     for config in configs() {
@@ -298,7 +299,7 @@ fn every_state(mut seed: u64, rounds: u64) -> (Counters, u64, u64) {
     (all, octets, states)
 }
 
-/// What was counted, and how many octets were hostile.
+/// Returns the counters, and how many octets were hostile.
 fn hostile(seed: u64, config: Config, stand: Stand, kind: Kind, from: Peer, what: &str) -> (Counters, u64) {
     let mut octets = 0;
     let mut random = fastrand::Rng::with_seed(seed);
@@ -333,7 +334,7 @@ fn hostile(seed: u64, config: Config, stand: Stand, kind: Kind, from: Peer, what
     (counters, octets)
 }
 
-/// Of what this is about.
+/// The sums of the counters that this test is about.
 fn added(a: Counters, b: Counters) -> Counters {
     Counters {
         malformed: a.malformed + b.malformed,
@@ -347,8 +348,8 @@ fn added(a: Counters, b: Counters) -> Counters {
     }
 }
 
-/// What is malformed in class 2 is not sent again: its connection ends, at both ends. In class 4 without a checksum it may be the
-/// network's doing, and goes again (X.224 §6.22).
+/// In class 2 a malformed TPDU is not sent again: its connection ends, at both ends. In class 4 without a checksum the
+/// network may have damaged it, and it is sent again (X.224 §6.22).
 #[test]
 fn a_malformed_tpdu_ends_a_connection_of_class_2() {
     for config in configs().filter(|it| !it.checksum) {
@@ -388,7 +389,7 @@ fn silence_is_no_flaw() {
     }
 }
 
-/// Who asks for many connections gets no more memory than for so many.
+/// A peer that asks for many connections gets memory for a limited number only.
 #[test]
 fn no_more_than_so_many_are_pending() {
     let config = configs().last().unwrap();
@@ -439,7 +440,7 @@ fn the_class_follows_from_what_the_network_promises() {
     }
 }
 
-/// Of all that comes where there is no connection, each is counted, and few are answered.
+/// Every TPDU that belongs to no connection is counted, and few are answered.
 #[test]
 fn what_belongs_to_nobody_is_counted_and_seldom_answered() {
     let mut random = fastrand::Rng::with_seed(1);

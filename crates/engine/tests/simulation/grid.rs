@@ -145,7 +145,8 @@ fn layers_on_each_other() {
     }
 }
 
-/// Who reads nothing for longer than T1 and N allow keeps the acknowledgements of its own data out of no layer.
+/// A user that reads nothing for longer than T1 and N allow does not keep the acknowledgements of its own data out of
+/// any layer.
 #[test]
 fn readers_that_pause_for_long() {
     for layers in 1..=3 {

@@ -11,14 +11,14 @@ use underpass_engine::service::Time;
 use underpass_engine::transport::{Config, Counters};
 use wire::{Faults, Wire};
 
-/// What one run is about.
+/// The settings of one run.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// Of every random choice.
+    /// The seed of every random choice.
     pub seed: u64,
     /// What the wire does.
     pub faults: Faults,
-    /// Of both entities; of the uppermost ones where layers stand on each other.
+    /// The configuration of both entities; of the uppermost ones if there are several transport layers.
     pub config: Config,
     /// Transport layers on each other.
     pub layers: usize,
@@ -34,14 +34,14 @@ pub struct Script {
     pub turns: bool,
 }
 
-/// What became of it.
+/// The result of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// Virtual nanoseconds from the first request to the last indication.
     pub took: u64,
     /// Octets that were delivered, both ways.
     pub octets: u64,
-    /// Of both entities.
+    /// The counters of both entities.
     pub counters: [Counters; 2],
     /// TPDUs on the wire.
     pub packets: u64,

@@ -115,7 +115,7 @@ struct World {
     hosts: [Host; 2],
     now: Time,
     count: usize,
-    /// Somebody else, if there is one.
+    /// A TCP sender on the same wire, if there is one.
     beside: Option<Tcp>,
     /// DTs that were sent within a millisecond at most.
     burst: u64,
@@ -123,7 +123,7 @@ struct World {
 }
 
 impl World {
-    /// So many connections, which are open.
+    /// A world with so many open connections.
     fn open(count: usize, faults: Faults, config: Config) -> World {
         World::between([config; 2], count, faults)
     }
@@ -219,7 +219,7 @@ fn many_connections_begin_with_one_window() {
     assert!((1..=16).contains(&sent), "{sent} DTs");
 }
 
-/// One that comes late gets as much as the others before long.
+/// A connection that comes late soon gets as much as the others.
 #[test]
 fn who_begins_later_gets_its_part() {
     let mut world = World::open(4, WIRE, config(false));
@@ -271,7 +271,7 @@ fn a_round_trip_that_is_longer_than_t1_is_measured() {
     }
 }
 
-/// Where routers mark, nothing is lost: the window shrinks before the queue is full.
+/// If routers mark packets, none is lost: the window shrinks before the queue is full.
 #[test]
 fn marks_keep_the_queue_short() {
     let faults = Faults { mark: 40_000, queue: 1_000_000, ..WIRE };
@@ -289,7 +289,7 @@ fn marks_keep_the_queue_short() {
     assert!(with.3 < without.3, "the queue is shorter: {both:?}");
 }
 
-/// Where one end does not know of marks, nothing may be marked, and routers lose packets instead.
+/// If one end does not know of marks, no packet may be marked, and routers drop packets instead.
 #[test]
 fn marks_take_both_ends() {
     let faults = Faults { mark: 1, ..WIRE };

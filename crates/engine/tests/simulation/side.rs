@@ -229,7 +229,7 @@ impl Side {
         self.stack.layers().iter().filter_map(|it| (&**it as &dyn Any).downcast_ref())
     }
 
-    /// Of the uppermost layer.
+    /// The counters of the uppermost layer.
     pub fn counters(&self) -> Counters {
         self.transports().last().unwrap().counters()
     }

@@ -11,14 +11,14 @@ use underpass_link::{Guarantees, Link, Returned};
 /// What goes wrong, and how fast the wire is.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
-    /// Of 1,000 packets, so many are lost.
+    /// How many of 1,000 packets are lost.
     pub lost: u32,
-    /// So many come twice.
+    /// How many of 1,000 packets come twice.
     pub repeated: u32,
-    /// A bit of so many is changed, from this octet of the TPDU on.
+    /// How many of 1,000 packets have one bit changed, from this octet of the TPDU on.
     pub changed: u32,
     pub changed_from: usize,
-    /// So many are late by up to `late_by`.
+    /// How many of 1,000 packets are late by up to `late_by`.
     pub late: u32,
     /// In ns.
     pub late_by: u64,
@@ -62,7 +62,7 @@ struct Shared {
     arrived: [VecDeque<(Vec<u8>, bool)>; 2],
 }
 
-/// When it arrives, in which order, to whom, its octets, and whether it is marked.
+/// When it arrives, its number in the order of sending, the end that it goes to, its octets, and whether it is marked.
 type Packet = (u64, u64, usize, Vec<u8>, bool);
 
 /// The wire.
@@ -117,7 +117,8 @@ impl Wire {
         self.overflowed
     }
 
-    /// A packet of somebody else, of so many octets, from the first end's side: when it arrives, if it does.
+    /// Puts another sender's packet of so many octets on the wire, on the first end's side. Returns when it arrives;
+    /// `None` if it does not.
     pub fn inject(&mut self, octets: u64, now: Time) -> Option<Time> {
         let Faults { octet, queue, delay, .. } = self.faults;
         let begin = self.busy[0].max(now.0);

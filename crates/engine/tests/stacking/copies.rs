@@ -17,8 +17,8 @@ use underpass_link::loopback::Loopback;
 const GEOMETRY: Geometry = Geometry { frames: 600, frame_size: 2304, headroom: 128 };
 const PARTS: u32 = 2_000;
 
-/// Where the last octet of each part was seen last, and how often it has turned up elsewhere. Headers go in front, so that the end
-/// stays where it is unless the data is copied.
+/// The place at which the last octet of each part was seen last, and how often it was seen at another place. Headers go
+/// in front, so that the last octet stays where it is unless the data is copied.
 #[derive(Default)]
 struct Seen {
     at: HashMap<u32, usize>,

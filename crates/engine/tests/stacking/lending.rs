@@ -7,7 +7,7 @@ use underpass_engine::stack;
 use underpass_engine::transport::Config;
 use underpass_link::arena::{Arena, Buffer, Geometry};
 
-/// One end, and the packets that it has lent to a network that the test is.
+/// One end, and the packets that it has lent to the network, whose part the test plays.
 struct End {
     column: Column,
     arena: Arena,

@@ -1,4 +1,5 @@
-//! Transport on transport over a link in memory: nothing is copied, buffers come back when they may, whoever runs the layers.
+//! Transport on transport over a link in memory: nothing is copied, and buffers come back when they may, whichever
+//! scheduler runs the layers.
 
 mod copies;
 mod lateness;

@@ -16,7 +16,7 @@ const MS: u64 = 1_000_000;
 const PIECE: usize = 1600;
 const TSDUS: usize = 3;
 
-/// What comes over the link below in buffers that hold little, as packets do over an interface with jumbo frames.
+/// A link that hands packets up in short pieces, as an interface with jumbo frames does.
 struct Pieces {
     link: Loopback,
     arena: Arena,

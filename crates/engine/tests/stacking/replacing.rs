@@ -90,7 +90,7 @@ fn a_link_is_replaced_under_a_living_connection() {
         assert!(now.0 < 60_000_000_000, "{came} of {sent} have come, {} of {all} buffers are back", free.len());
     }
     assert!(replaced > 5, "{replaced}");
-    // Whoever takes the stack apart has every buffer that was its link's.
+    // Taking the stack apart returns every buffer that was its link's.
     let (layers, returned) = near.close();
     assert_eq!((layers.len(), returned.given.len(), returned.lent.len()), (2, 64, 0));
 }

@@ -1,4 +1,4 @@
-//! The same input gives the same PDUs, and the same primitives between all layers, whoever runs them.
+//! The same input gives the same PDUs, and the same primitives between all layers, whichever scheduler runs them.
 
 use crate::user::{Progress, User};
 use crate::watch::{Eye, Watch};
@@ -58,8 +58,8 @@ impl Eye for Scribe {
     }
 }
 
-/// One end's layers in groups as workers have them: network, then each transport, the user with the uppermost. What passes below
-/// each group is watched.
+/// One end's layers in groups as workers have them: the network, then each transport, the uppermost with the user. A
+/// log records what passes below each group.
 struct Side {
     groups: Vec<Vec<Box<dyn Layer>>>,
     logs: Vec<Log>,
@@ -88,7 +88,7 @@ fn side(own: usize, layers: usize, parts: u32, arena: &Arena, all: &mut Vec<Buff
     Side { groups, logs, progress }
 }
 
-/// Who runs the layers of one end in virtual time.
+/// A scheduler that runs the layers of one end in virtual time.
 trait Runs {
     fn poll(&mut self, now: Time) -> bool;
     fn due(&self) -> Option<Time>;

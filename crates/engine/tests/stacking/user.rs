@@ -6,7 +6,7 @@ use underpass_engine::layer::{Layer, Outbox};
 use underpass_engine::service::{Cep, Indication, Peer, Request, Time};
 use underpass_link::arena::{Arena, Buffer};
 
-/// What every TSDU part ends with, before its serial number.
+/// The mark at the end of every TSDU part, before its serial number.
 pub const MARK: [u8; 4] = *b"part";
 /// Octets of the mark and the number.
 pub const MARK_LEN: usize = 8;
@@ -41,7 +41,8 @@ pub struct User {
 }
 
 impl User {
-    /// One that sends `parts` of up to `longest` octets in `free`, and connects `to` somebody or waits to be asked.
+    /// A user that sends `parts` of up to `longest` octets in `free`, and connects to the peer `to`, or waits for a
+    /// connection.
     pub fn new(arena: &Arena, free: Vec<Buffer>, parts: u32, longest: usize, to: Option<Peer>, seed: u64) -> User {
         User {
             arena: arena.clone(),

@@ -41,9 +41,9 @@ pub type Host = Stack<Box<dyn Link>>;
 /// An address of a host.
 #[derive(Clone, Copy, Debug)]
 pub enum Address {
-    /// Of a UDP socket, or a link that speaks IP.
+    /// The address of a UDP socket, or of a link that speaks IP.
     Ip(SocketAddr),
-    /// Of an interface.
+    /// The address of an interface.
     Mac(Mac),
 }
 
@@ -83,7 +83,7 @@ pub fn with(room: Room, odds: Odds, seed: u64, open: impl FnOnce(&Arena) -> (Add
 }
 
 impl End {
-    /// Whoever has that address is known to it.
+    /// Makes the peer with that address known to this host.
     pub fn introduce(&mut self, whom: Address) -> Peer {
         match whom {
             Address::Ip(whom) => {

@@ -38,7 +38,7 @@ struct Carried {
 }
 
 impl Carried {
-    /// Of a fair share, what is ours.
+    /// Our part, as a multiple of a fair share.
     fn share(self) -> f64 {
         self.ours as f64 * 2.0 / (self.ours + self.tcp) as f64
     }
@@ -212,8 +212,8 @@ fn do_not_wait_for_others() {
     }
 }
 
-/// What a flow and a stream of TCP come to in `measured`, once both have had time to `settle`; `None`, said aloud, where that cannot be
-/// tried.
+/// What a flow of ours and a stream of TCP carry in the time `measured`, after both had the time `settle`. If that
+/// cannot be tried here, prints so and returns `None`.
 fn share(bottleneck: Bottleneck, connections: u32, settle: Duration, measured: Duration) -> Option<Carried> {
     let path = Path::new(bottleneck).inspect_err(|error| println!("SKIPPED: {error}")).ok()?;
     let cable = &path.ends;

@@ -52,7 +52,7 @@ pub struct Check {
 #[serde(transparent)]
 pub struct Cases(pub Vec<Case>);
 
-/// One size of one question, which no record has: what was said, and what is.
+/// One size of one question, a size that no record has: what was predicted, and what was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Case {
     /// Which work.

@@ -61,7 +61,7 @@ pub struct Missing {
     pub remedy: String,
 }
 
-/// What a question is about, whoever asks it.
+/// What a question is about, without the record that it comes from.
 type Key = (String, Stage, String, Objective);
 
 /// Advice from these records. Where two records of one host answer the same, the newer one counts.
@@ -120,7 +120,7 @@ fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
     runs.chain(surveys)
 }
 
-/// A question, and who asks it.
+/// A question, and the record that it comes from.
 struct Asked<'a> {
     record: &'a str,
     date: &'a str,

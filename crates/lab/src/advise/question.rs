@@ -19,7 +19,7 @@ use underpass_checksum::Variant;
 pub enum Stage {
     /// The class of transport between two programs of one host: the kernel's TCP or shared memory.
     Transport,
-    /// Who runs the engine's layers.
+    /// How the engine's layers are run.
     Layers,
     /// What packets go over.
     Link,
@@ -27,11 +27,11 @@ pub enum Stage {
     Completion,
     /// How much a driver copies of a packet in pieces.
     Copies,
-    /// Who sums received packets.
+    /// What sums received packets.
     Checksum,
     /// With which instructions the processor sums.
     Instructions,
-    /// Who encrypts.
+    /// Where encryption is done.
     Encryption,
     /// On which endpoint the work is done.
     Endpoint,
@@ -111,7 +111,8 @@ pub struct Choice {
 /// The suite of measurements between endpoints.
 pub const SURVEY: &str = "survey";
 
-/// From which, and to which, endpoint of a system a stream or a message best goes, and who best encrypts, as a survey has it.
+/// The questions of a survey: from which and to which endpoint of a system a stream or a message best goes, and which
+/// endpoint best encrypts.
 pub fn of_survey(survey: &Survey) -> Vec<Question> {
     let survey = &survey.record;
     let all = [transports(survey), endpoints(survey), encryption(survey)];
@@ -174,7 +175,7 @@ fn endpoints(survey: &SurveyRecord) -> Vec<Question> {
     all
 }
 
-/// Series by who encrypts; `None` is the sender.
+/// Series by the endpoint that encrypts; `None` is the sender.
 type Vias<'a> = BTreeMap<Option<&'a str>, Vec<&'a Series>>;
 
 /// The sender itself is the default, and each endpoint to which it offloads stands to choose.
@@ -184,7 +185,7 @@ fn encryption(survey: &SurveyRecord) -> Vec<Question> {
         let pair = pairs.entry((&series.key.sender, &series.key.receiver)).or_default();
         pair.entry(series.key.via.as_deref()).or_default().push(series);
     }
-    // It sorts first.
+    // `None` sorts first.
     pairs.retain(|_, vias| vias.contains_key(&None));
     let question = |((sender, receiver), vias): ((&str, &str), Vias)| Question {
         stage: Stage::Encryption,
@@ -207,7 +208,7 @@ fn of_series<'a>(name: &str, all: impl Iterator<Item = &'a Series>) -> Choice {
     Choice { surveyed: surveyed.cloned(), ..Choice::new(name, group, curve) }
 }
 
-/// Those of these questions that are about endpoints, with what these measurements say of their ways.
+/// The questions among these that are about endpoints, with what these measurements say of their ways.
 pub fn of_endpoints<'a>(asked: impl Iterator<Item = &'a Question>, measurements: &[&Measurement]) -> Vec<Question> {
     let source = Source(measurements);
     let again = |question: &Question| {

@@ -53,7 +53,7 @@ fn check(record: &Record) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Whether what is said of both sides together is what their medians come to.
+/// Whether the recorded figures of both sides together are what their medians come to.
 fn contrasts(it: &Measurement) -> Result<(), String> {
     let is_near = |told: f64, is: f64| (told - is).abs() <= is.abs() * 1e-9;
     let medians = it.underpass.median.map(|underpass| Medians { kernel: it.kernel.median, underpass, baseline: None });

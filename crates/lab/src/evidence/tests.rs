@@ -193,7 +193,7 @@ fn more_than_can_be_computed_with_is_refused() {
     assert_eq!(many(1000, 1000).unwrap_err(), "has more than 1000000 samples");
 }
 
-/// Advice names the record that it rests on, and a survey is called survey.json unless somebody says otherwise.
+/// Advice names the record that it rests on, and a survey is called survey.json unless the user names it otherwise.
 #[test]
 fn records_of_one_name_are_told_apart() {
     let folder = tempfile::tempdir().unwrap();

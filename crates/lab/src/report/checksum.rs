@@ -72,7 +72,7 @@ fn samples<'a>(measurements: &[&'a Measurement], group: &str, size: u64) -> Opti
     found.map(|it| &it.underpass.samples[..]).filter(|samples| !samples.is_empty())
 }
 
-/// By how much the GPU carries more than the processor, at best, and where.
+/// How much more the GPU carries than the processor at best, and at which size and batch.
 fn beside_the_paper(measurements: &[&Measurement]) -> Table {
     let rows = Socket::ALL.into_iter().flat_map(|socket| [Way::Scalar, Way::Simd].map(|against| (socket, against)));
     let rows = rows.filter_map(|(socket, against)| {
@@ -144,7 +144,7 @@ fn mean_of(samples: &[f64], unit: Unit) -> Cell {
     Cell { small: format!("± {}", unit.show(deviation)), ..Cell::number(unit.show(mean), mean) }
 }
 
-/// Where the time of a packet goes: a bar for each size and way, a part for each stage.
+/// What the time of a packet is spent on: a bar for each size and way, a part for each stage.
 fn breakdown(measurements: &[&Measurement], socket: Socket, beside: bool) -> Option<Figure> {
     let group = |way: Way, stage: Stage| table::stage(socket, way, stage, beside);
     let is_measured = |way: &Way| !sizes(measurements, &group(*way, Stage::Rest)).is_empty();

@@ -109,7 +109,8 @@ fn changes(measurements: &[&Measurement]) -> Option<Figure> {
     Some(Figure { chart: Chart::Lines { x, y, series }, ..drawn })
 }
 
-/// By how much one is more than the other in per cent: the lower end of its interval, the medians' own, the upper end.
+/// How much more `over` is than `under`, in per cent: the lower end of the interval, the value of the medians, the
+/// upper end.
 fn change(over: &record::Figure, under: &record::Figure) -> Option<[f64; 3]> {
     let ratio = over.median? / under.median.filter(|it| *it > 0.0)?;
     let interval = bootstrap::of_ratio(&over.samples, &under.samples);

@@ -24,7 +24,7 @@ pub struct Row {
     pub name: String,
     /// What a reader should know beside it.
     pub notes: Vec<String>,
-    /// As many as there are heads, less the first.
+    /// One cell for each head but the first.
     pub cells: Vec<Cell>,
 }
 

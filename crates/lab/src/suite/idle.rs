@@ -38,7 +38,7 @@ struct Cost {
 }
 
 impl Idle {
-    /// As many as there are to be, or as this process may have.
+    /// As many connections as are wanted, or as this process may have.
     pub fn of(lab: &Lab) -> Idle {
         let allowed = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX).saturating_sub(SPARE);
         let connections = lab.count(10_000).min(allowed);
@@ -58,7 +58,7 @@ impl Idle {
         [processor, memory].map(|plan| if self.limited { plan.note(limit.clone()) } else { plan }).to_vec()
     }
 
-    /// Those of the helper program, at either end.
+    /// The arguments of the helper program, at either end.
     pub fn arguments(&self, lab: &Lab) -> Vec<String> {
         arguments!["--count", self.connections, "--seconds", if lab.quick { 1 } else { 2 }]
     }

@@ -41,7 +41,8 @@ pub enum Suite {
 }
 
 impl Suite {
-    /// How many samples are taken if nobody says: 5, fewer to show something, and as many as its paper where that reports means.
+    /// How many samples are taken by default: 5; fewer in a demonstration; and as many as the paper took, if it reports
+    /// means.
     pub fn samples(self) -> usize {
         match self {
             Suite::Checksum => 10,

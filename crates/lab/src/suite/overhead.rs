@@ -21,7 +21,7 @@ pub fn add(chosen: &mut Chosen) {
     chosen.add("setup", Calls);
 }
 
-/// From the call that starts the smallest program to its end.
+/// The time from the call that starts the smallest program to its end.
 #[derive(Debug)]
 struct StartUp;
 

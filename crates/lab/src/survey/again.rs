@@ -60,7 +60,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Of these figures.
+    /// Samples of these figures.
     pub fn new(again: &Rc<RefCell<Again>>, keys: Vec<Key>) -> Samples {
         Samples { again: again.clone(), keys, turn: 0 }
     }

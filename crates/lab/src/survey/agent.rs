@@ -43,16 +43,16 @@ pub struct Agent {
     pub ports: RangeInclusive<u16>,
 }
 
-/// What happens to an agent, for whoever watches it.
+/// What happens to an agent, for the caller to show.
 #[derive(Debug)]
 pub enum Event {
     /// Coordinators may come, and Ctrl-C ends it in order.
     Ready,
     /// A coordinator has come.
     Coordinator(SocketAddr),
-    /// It has gone.
+    /// That coordinator has gone.
     Gone(SocketAddr),
-    /// Somebody was turned away.
+    /// A coordinator was turned away.
     Refused(SocketAddr, ChannelError),
 }
 
@@ -110,8 +110,8 @@ impl Agent {
         })
     }
 
-    /// Serves the coordinator that started this program and holds the other ends of these. No token is needed: who can start a
-    /// program here can do all that an agent does.
+    /// Serves the coordinator that started this program and holds the other ends of these. No token is needed: a user
+    /// who can start a program here can do all that an agent does.
     ///
     /// # Errors
     /// There is no coordinator.
@@ -151,7 +151,8 @@ impl Agent {
     }
 }
 
-/// Who is being greeted: a word at a time may be in time, and all of them never come. On drop nobody is waited for.
+/// Clients that are being greeted. Each word of a greeting may come in time, and the whole greeting never. On drop none
+/// is awaited.
 struct Strangers(Vec<(Instant, TcpStream, Arc<AtomicBool>)>);
 
 impl Strangers {
@@ -163,7 +164,7 @@ impl Strangers {
         Some(is_greeted)
     }
 
-    /// Ends who came this long ago.
+    /// Disconnects the clients that came this long ago and are not greeted yet.
     fn end(&mut self, after: Duration) {
         self.0.retain(|(since, stream, is_greeted)| {
             let is_stranger = !is_greeted.load(Ordering::Relaxed);
@@ -181,7 +182,8 @@ impl Drop for Strangers {
     }
 }
 
-/// The seat of the one coordinator. Who took it leaves it on drop, also if the greeting broke off after that.
+/// The seat of the one coordinator. The thread that took it leaves it on drop, also if the greeting broke off after
+/// that.
 struct Seat<'a> {
     taken: &'a AtomicBool,
     is_ours: Cell<bool>,

@@ -1,8 +1,10 @@
-//! The way between a coordinator and an agent: messages of JSON, each with its length and a code that proves its origin.
+//! The channel between a coordinator and an agent: messages of JSON, each with its length and a code that proves its
+//! origin.
 //!
-//! Both ends know a [`Token`]. Each says a random number first; a key for this connection alone is made of both and of the
-//! token (HMAC-SHA-256, RFC 2104). Every later message carries a code by that key over its direction, its number and its text,
-//! so that none can be made up, changed, repeated or left out. What is said can be read by others; it has no secrets.
+//! Both ends know a [`Token`]. Each sends a random number first. A key for this connection alone is made of both
+//! numbers and the token (HMAC-SHA-256, RFC 2104). Every later message carries a code by that key over its direction,
+//! its number and its text, so that no message can be made up, changed, repeated or left out. The text is not
+//! encrypted; it has no secrets.
 //!
 //! A message is: length of the text (4 octets, the highest first), code (32 octets), text.
 
@@ -66,7 +68,7 @@ enum Role {
     Agent = 2,
 }
 
-/// What an agent says of itself when somebody has proven to be a coordinator.
+/// What an agent sends first when the other end has proven to be a coordinator: whether it is free.
 const FREE: u8 = 0;
 const BUSY: u8 = 1;
 
@@ -168,7 +170,7 @@ fn proof(token: &Token, role: Role, agent: &[u8; 32], coordinator: &[u8; 32]) ->
     hmac(token.octets(), &[b"proof", &[role as u8], agent, coordinator]).finalize().into_bytes().into()
 }
 
-/// In a time that does not depend on where the codes differ (`verify_slice`).
+/// Compares the codes in a time that does not depend on where they differ (`verify_slice`).
 fn check(token: &Token, role: Role, agent: &[u8; 32], coordinator: &[u8; 32], code: &[u8]) -> Result<(), ChannelError> {
     let expected = hmac(token.octets(), &[b"proof", &[role as u8], agent, coordinator]);
     expected.verify_slice(code).map_err(|_| ChannelError::Token)
@@ -190,7 +192,7 @@ impl Seal {
 }
 
 impl Sender {
-    /// Closes this direction. Nothing that is said afterwards is heard.
+    /// Closes this direction. Messages that are sent afterwards are lost.
     pub fn hang_up(&mut self) {
         self.to = Box::new(io::sink());
     }

@@ -1,4 +1,5 @@
-//! Programs that an agent starts: they end with it however it ends, are waited for with limits, and their processor time is told.
+//! Programs that an agent starts. They end with the agent, however it ends; they are waited for with limits; and their
+//! processor time is measured.
 #![allow(unsafe_code, reason = "the way a program is to end is set between fork and exec, and wait4 has no safe word")]
 
 use std::fs::File;
@@ -55,7 +56,7 @@ pub enum ChildError {
         /// The program.
         name: String,
     },
-    /// Nobody waits for the result any more.
+    /// The coordinator that waited for the result is gone.
     #[error("the coordinator is gone")]
     Gone,
     /// The kernel does not do what it always does.
@@ -226,7 +227,7 @@ impl Child {
             if let Some(ended) = self.wait(Duration::ZERO)? {
                 return Ok(ended);
             }
-            // It was not waited for, so that the number still names it.
+            // The child was not waited for, so that the number still names it.
             let _ = kill_process(self.pid, Signal::KILL);
             if let Some(ended) = self.wait(Duration::from_secs(10))? {
                 return Ok(ended);

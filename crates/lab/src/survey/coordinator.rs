@@ -21,7 +21,7 @@ use crate::host::revision;
 use crate::interrupt;
 use crate::record::{Skipped, now};
 
-/// How long an agent may take to say who it is: it asks each tool for its version.
+/// How long an agent may take to describe itself: it asks each tool for its version.
 const DESCRIBE: Duration = Duration::from_secs(90);
 /// How often a sample is tried.
 const TRIES: u32 = 3;
@@ -180,7 +180,7 @@ type Met = (Vec<Option<Remote>>, Vec<Endpoint>, Vec<Facts>);
 /// What connects to the agent of an endpoint, by its number.
 type Connect<'a> = &'a dyn Fn(usize) -> Result<Remote, AgentError>;
 
-/// Connects to all agents and asks who they are.
+/// Connects to all agents and asks for their descriptions.
 ///
 /// # Errors
 /// Not all can be reached, or one runs another version.
@@ -322,7 +322,7 @@ impl Run<'_> {
                     if !self.find_again(index, &error)? {
                         return Ok(if interrupt::check().is_err() { Taken::Interrupted } else { Taken::Nothing });
                     }
-                    // It is there again, but this figure may be what it ends of.
+                    // The agent is there again, but measuring this figure may be what makes it end.
                     if attempt == TRIES {
                         let name = &self.survey.places[index].name;
                         self.given_up.insert(key.clone(), format!("{name} was lost ({TRIES} times): {error}"));
@@ -398,7 +398,7 @@ enum Taken {
 }
 
 impl Remote {
-    /// Its clock less this one, in ns, and the time there and back.
+    /// The agent's clock less this host's, in ns, and the round-trip time.
     fn clock(&mut self) -> Result<(i64, u64), AgentError> {
         let here = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64);
         let (before, begun) = (here(), Instant::now());

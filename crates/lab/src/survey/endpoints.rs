@@ -49,9 +49,9 @@ pub struct Place {
 /// How an agent is reached.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reach {
-    /// Somebody has started it, and it listens there.
+    /// The user has started the agent, and it listens there.
     Address(SocketAddr),
-    /// This command starts it, and it speaks by standard input and output.
+    /// This command starts the agent, which speaks by standard input and output.
     Command(Vec<String>),
 }
 

@@ -1,9 +1,9 @@
 //! A survey on one computer: two hosts and two SmartNICs that are network namespaces, joined by a switch.
 //!
-//! The programs of a SmartNIC get a share of the processor's time alone (cgroups), which is all that they have of one. Packets are
-//! processed by whoever sends them, so that a SmartNIC's share bounds its programs and not what the kernel does for them. Where control
-//! groups cannot be made, SmartNICs are as fast as hosts, and that is said. With a folder of Arm builds of the tools, a SmartNIC's
-//! programs run under qemu-user too. Needs root.
+//! The programs of a SmartNIC get only a share of the processor's time (cgroups), which is all that makes them
+//! SmartNICs. The sender of a packet processes it, so a SmartNIC's share bounds its programs and not the kernel's work
+//! for them. Where control groups cannot be made, SmartNICs are as fast as hosts, and the survey says so. With a folder
+//! of Arm builds of the tools, a SmartNIC's programs run under qemu-user too. Needs root.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -151,12 +151,12 @@ impl Local {
     }
 }
 
-/// What is measured between them: at most ten minutes' worth, or two if `quick`.
+/// The plan between local endpoints: at most ten minutes' worth, or two if `quick`.
 ///
-/// All sizes and numbers of flows together would take hours. So throughput is over the size with one flow, and over the number of flows
-/// with the greatest size, for a third of a second each; latency is that of the least size, by qperf: sockperf, which tells percentiles
-/// too, waits for two seconds before it measures one. A processor that is emulated, as for Arm builds, takes seconds for each 16 MiB
-/// that it encrypts, so that the file is smaller then.
+/// All combinations of sizes and numbers of flows would take hours. So throughput is measured for each size with one
+/// flow, and for each number of flows with the greatest size, a third of a second each. Latency is measured for the
+/// least size, by qperf, since sockperf, which also reports percentiles, waits for two seconds before each measurement.
+/// A processor that is emulated, as for Arm builds, takes seconds to encrypt 16 MiB, so that the file is smaller then.
 pub fn plan(quick: bool, has_arm: bool) -> Plan {
     let throughput = |size, flows| Throughput { size, flows };
     let (sizes, flows): (&[u64], &[u32]) =

@@ -13,7 +13,7 @@ use crate::launcher::Side;
 /// A request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
-    /// Who are you?
+    /// Describe yourself.
     Describe,
     /// What time is it?
     Time,
@@ -200,7 +200,7 @@ const LONGEST: f64 = 3600.0;
 const FASTEST: f64 = 1e13;
 /// How many times faster exchanges may be that are not in a sample's latency.
 const FASTER: f64 = 10.0;
-/// Nobody measures with more processors than this.
+/// A reading that used more processors than this is not believed.
 const PROCESSORS: f64 = 4096.0;
 
 impl Reading {

@@ -100,7 +100,7 @@ fn judge(name: ObservationName, pairs: &[Pair], figure: fn(&[f64]) -> Option<f64
         return open("the samples are too few for an interval");
     };
     let sender_decides = name == ObservationName::GrowthFollowsSender;
-    // By how much the named end decides more than the other.
+    // How much more the named end decides than the other end.
     let more = |fit: &Fit| {
         if sender_decides { fit.sender.abs() - fit.receiver.abs() } else { fit.receiver.abs() - fit.sender.abs() }
     };

@@ -1,4 +1,4 @@
-//! Which figures a plan asks for, between these endpoints, and in which order their samples are taken.
+//! The figures that a plan asks for between the endpoints, and the order in which their samples are taken.
 
 use fastrand::Rng;
 
@@ -169,8 +169,8 @@ impl Figures {
     }
 }
 
-/// In which order the samples of a round are taken: all figures once, mixed by the seed, so that what changes with time changes
-/// all of them alike.
+/// The order in which the samples of a round are taken: all figures once, mixed by the seed, so that a change over time
+/// affects all figures alike.
 pub fn round(keys: &[Key], seed: u64, round: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..keys.len()).collect();
     Rng::with_seed(seed.wrapping_add(round as u64)).shuffle(&mut order);
@@ -241,7 +241,7 @@ mod tests {
             let reasons: Vec<String> = figures.skipped.iter().map(|it| it.reason.clone()).collect();
             (count(false), count(true), reasons)
         };
-        // Of one flow and idle: one throughput and one latency.
+        // A plan of one flow and no load asks for one throughput and one latency.
         assert_eq!(measured(&two), (2 * 4, 2 * 2, vec![]));
         let between = |change: fn(&mut Endpoint)| {
             let mut two = two.clone();

@@ -37,13 +37,13 @@ impl Progress {
         self.bar.set_message(format!("{remaining}{key}"));
     }
 
-    /// It has been measured, or has failed.
+    /// The sample has been measured, or has failed.
     pub fn end(&mut self) {
         self.taken += 1;
         self.pass();
     }
 
-    /// It will not be measured.
+    /// The sample will not be measured.
     pub fn pass(&mut self) {
         self.left = self.left.saturating_sub(1);
         self.bar.inc(1);

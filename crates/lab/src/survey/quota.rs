@@ -20,7 +20,7 @@ pub enum QuotaError {
         "there is no cgroup controller \"cpu\", by which an emulated SmartNIC is slowed down; mount cgroup2 at /sys/fs/cgroup"
     )]
     NoController,
-    /// It is not ours to give.
+    /// This process may not make a control group.
     #[error("cannot make {} ({error}), by which an emulated SmartNIC is slowed down; run as root, outside of a container that \
              keeps cgroups read-only", path.display())]
     Refused {
@@ -111,7 +111,7 @@ fn forget_stale(mount: &Path) {
     }
 }
 
-/// Where the controller is mounted, and whether in version 2 (proc_pid_mountinfo(5)).
+/// The folder where the controller is mounted, and whether it is version 2 (proc_pid_mountinfo(5)).
 fn controller(mounts: &str) -> Option<(PathBuf, bool)> {
     let mut found = None;
     for line in mounts.lines() {

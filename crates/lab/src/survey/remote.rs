@@ -50,7 +50,7 @@ pub enum AgentError {
     /// It answers something else.
     #[error("the agent answered something else than what was asked")]
     Confused,
-    /// It says more of itself than any agent does.
+    /// The agent's description of itself is longer than any agent's.
     #[error("the agent describes itself by a text of more than {LONGEST_TEXT} bytes, or by more tools than there are")]
     Wordy,
     /// It could not.
@@ -92,7 +92,7 @@ impl Remote {
         };
         let (from, to) = ends().map_err(unreachable)?;
         let (say, hear) = channel::greet((Box::new(from), Box::new(to)), token).map_err(AgentError::Lost)?;
-        // From now on how long an answer may take depends on the question.
+        // From now on each question has its own limit of time.
         stream.set_read_timeout(None).map_err(unreachable)?;
         Ok(Remote { say, replies: listen(hear), stream: Some(stream), started: None })
     }
@@ -207,7 +207,7 @@ impl Drop for Remote {
     }
 }
 
-/// As much of a text as is kept.
+/// The part of a text that is kept.
 fn start(mut text: String) -> String {
     let end = (0..=LONGEST_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text.truncate(end.unwrap_or(0));
@@ -224,7 +224,7 @@ fn is_wordy(facts: &Facts) -> bool {
 
 /// Hears by a thread, which ends with the connection.
 fn listen(mut hear: Receiver) -> mpsc::Receiver<Result<Reply, ChannelError>> {
-    // One that says more than it was asked waits, and so does not fill the memory.
+    // An agent that sends more than it was asked for has to wait, and so does not fill the memory.
     let (give, take) = mpsc::sync_channel(1);
     thread::spawn(move || {
         loop {

@@ -1,4 +1,4 @@
-//! One sample: what is asked of which agents, in which order, and what of their answers is believed.
+//! One sample: the requests to each agent, their order, and the checks of the answers.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ fn brief(size: u64) -> u64 {
 
 /// The agents of a survey.
 pub struct Agents {
-    /// In the order of the endpoints; `None` of one that is lost.
+    /// The agents in the order of the endpoints; `None` if an agent is lost.
     pub remotes: Vec<Option<Remote>>,
     /// Seconds of each measurement.
     pub seconds: u32,
@@ -38,7 +38,7 @@ pub struct Agents {
 pub enum Trouble {
     /// The agent of this endpoint is gone.
     Lost(usize, AgentError),
-    /// It did not work, or the answer cannot be believed.
+    /// The measurement failed, or the answer cannot be believed.
     Failed(String),
     /// The user wants the end.
     Interrupted,

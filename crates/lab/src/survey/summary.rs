@@ -69,8 +69,8 @@ mod tests {
 
     #[test]
     fn the_interval_is_that_of_all_possible_resamples() {
-        // Of 5 values the median of a resample is the least with the chance of 3 or more of 5 draws: 181/3125 = 5.8 %, so both
-        // ends of the 95 % interval are the outermost values; of 15 they are not.
+        // With 5 values, a resample's median is the least value if 3 or more of 5 draws are: 181/3125 = 5.8 %. So both
+        // ends of the 95 % interval are the outermost values; with 15 values they are not.
         let values = |count: u32| (1..=count).map(|value| sample(f64::from(value))).collect::<Vec<_>>();
         let few = summarize(Metric::Throughput, &values(5)).unwrap();
         assert_eq!((few.median, few.low, few.high), (3.0, 1.0, 5.0));

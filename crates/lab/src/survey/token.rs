@@ -71,7 +71,7 @@ impl Token {
     pub fn read(path: &Path) -> Result<Token, TokenError> {
         let broken = |error| TokenError::File { path: path.into(), error };
         let file = File::open(path).map_err(broken)?;
-        // Of the open file, so that no other can take its place between the look and the read.
+        // The open file is looked at, so that no other file can take its place between the look and the read.
         let meta = file.metadata().map_err(broken)?;
         if !meta.is_file() {
             return Err(broken(io::Error::other("it is not a file")));
@@ -102,7 +102,7 @@ impl Token {
             file.as_file().set_permissions(Permissions::from_mode(0o600))?;
             let text: String = random()?.iter().map(|octet| format!("{octet:02x}")).collect();
             writeln!(file, "{text}")?;
-            // Whole or not at all, for another agent that is started here now.
+            // The file appears whole or not at all, for another agent that is started here now.
             file.persist_noclobber(path).map(drop).map_err(|error| error.error)
         };
         if path.exists() {
@@ -126,7 +126,7 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// Octets that nobody can guess.
+/// Octets that cannot be guessed.
 pub(super) fn random() -> io::Result<[u8; 32]> {
     let mut octets = [0; 32];
     let mut filled = 0;

@@ -1,4 +1,4 @@
-//! Where an endpoint's tools are: in its system, or in a folder with builds for Arm, which run under qemu-user.
+//! The place of an endpoint's tools: its system, or a folder with builds for Arm, which run under qemu-user.
 
 use std::env;
 use std::path::{Path, PathBuf};

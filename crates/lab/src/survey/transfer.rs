@@ -32,7 +32,7 @@ pub fn confirm(server: &mut Child, size: u64) -> Result<()> {
     let (Some(mut input), Some(mut output)) = (server.stdin.take(), server.stdout.take()) else {
         bail!("openssl has no pipes");
     };
-    // It waits in the pipe until the handshake is done.
+    // These bytes wait in the pipe until the handshake is done.
     input.write_all(READY)?;
     thread::spawn(move || {
         let mut piece = vec![0; PIECE];
@@ -114,7 +114,7 @@ fn reading(size: u64, time: Duration, processor_time: Duration) -> Reading {
 trait Way {
     /// Whether it is still there.
     fn check(&mut self, gone: &AtomicBool) -> Result<()>;
-    /// Ends it, so that nobody waits for it.
+    /// Ends the transfer, so that no wait for it lasts on.
     fn abort(&mut self);
 }
 

@@ -277,14 +277,14 @@ impl<'a> Work<'a> {
         Ok(certificate)
     }
 
-    /// A port at which nobody listens.
+    /// A port without a listener.
     fn free_port(&self, at: IpAddr) -> Result<u16> {
         let free = |port: u16| TcpListener::bind((at, port)).and_then(|listener| Ok(listener.local_addr()?.port()));
         if *self.ports.end() == 0 {
             return free(0).with_context(|| format!("cannot listen at {at}; is it an address of this endpoint?"));
         }
         let mut error = None;
-        // Not always the first: connections that have just ended keep a port for a while.
+        // The search does not always begin at the first port: connections that have just ended keep a port for a while.
         let (first, count) = (*self.ports.start(), self.ports.len() as u16);
         let offset = fastrand::u16(..count);
         for step in 0..count {
@@ -329,7 +329,7 @@ fn proven(session: Option<&Session>, pid: u32, rule: Rule, value: f64) -> Result
     session.map_or(Ok(value), |session| session.proven(pid, rule, value)).map_err(|reason| anyhow!(reason))
 }
 
-/// Ports at which somebody listens in this network namespace (proc_pid_net(5), `tcp`).
+/// Ports with a listener in this network namespace (proc_pid_net(5), `tcp`).
 fn listening() -> io::Result<BTreeSet<u16>> {
     let mut ports = BTreeSet::new();
     for file in ["tcp", "tcp6"] {
@@ -382,7 +382,7 @@ mod tests {
         assert_ne!(Work::new(None, &TOOLS, 0..=0, &gone).free_port(at).unwrap(), 0);
     }
 
-    /// Its output is in a file, which would grow as long as a measurement lasts.
+    /// The server's output is in a file, which would grow as long as a measurement lasts.
     #[test]
     fn a_server_that_prints_without_end_ends_the_measurement() {
         let gone = AtomicBool::new(false);

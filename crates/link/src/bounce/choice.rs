@@ -32,7 +32,8 @@ pub struct Choice {
 struct Class {
     /// The way that is gone.
     best: u8,
-    /// Which sample of which way is taken next: `number % WAYS.len()` is the way. From the last one on, batches are counted.
+    /// Which sample of which way is taken next: `number % WAYS.len()` is the way. After the last sample, batches are
+    /// counted.
     step: u32,
     /// Nanoseconds for a packet.
     samples: [[u32; SAMPLES]; WAYS.len()],
@@ -132,7 +133,7 @@ mod tests {
         run(&mut choice, 20, 10_000, [500, 600, 700, 800, 900, 1000]);
         let counts = run(&mut choice, 20, 100_000, [1000, 900, 800, 700, 600, 500]);
         assert!(counts[5] > 90_000, "{counts:?}");
-        // Nothing is said of another size.
+        // Another size is not decided by that.
         assert!(choice.tries(21));
     }
 

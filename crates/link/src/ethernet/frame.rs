@@ -3,7 +3,7 @@
 use crate::ip::{self, Header, NotDatagram};
 use std::net::SocketAddr;
 
-/// Octets of Ethernet's header: whom it is for, who sent it, and what it carries.
+/// Octets of Ethernet's header: destination, source, and type of what it carries.
 pub const HEADER: usize = 14;
 /// What it carries.
 const IPV4: u16 = libc::ETH_P_IP as u16;
@@ -22,7 +22,7 @@ fn carries(local: SocketAddr) -> u16 {
     if local.is_ipv4() { IPV4 } else { IPV6 }
 }
 
-/// Whose frames are looked for.
+/// The receiver whose frames are looked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Whom {
     /// The interface's Ethernet address.
@@ -39,19 +39,19 @@ pub enum NotOurs {
     /// Fewer octets than Ethernet's header.
     #[error("{0} octets are fewer than Ethernet's header")]
     Short(usize),
-    /// To another interface, to many, or from many.
+    /// The frame goes to another interface or to many, or comes from an address that stands for many.
     #[error("a frame for others, or from no single interface")]
     Address,
-    /// Another protocol, or the other version of IP.
+    /// The frame carries another protocol, or the other version of IP.
     #[error("EtherType {0:#06x} is not that of this address")]
     Type(u16),
-    /// What it carries is no datagram of ours.
+    /// The frame's contents are no datagram of ours.
     #[error(transparent)]
     Datagram(#[from] NotDatagram),
-    /// It is, for another address or port.
+    /// The datagram is for another address or port.
     #[error("a datagram for {0}")]
     Destination(SocketAddr),
-    /// From an address of this host itself, from which nothing comes over a wire.
+    /// The source is an address of this host itself, from which nothing comes over a wire.
     #[error("{0} is an address of this host")]
     Source(SocketAddr),
     /// One of the sums is wrong, or left out where it must not be.
@@ -62,7 +62,7 @@ pub enum NotOurs {
 /// Octets of the packet behind Ethernet's header, without what a frame is filled up with.
 ///
 /// # Errors
-/// It is not for whom frames are looked for, or not as it was sent.
+/// The frame is not for this receiver, or not as it was sent.
 #[inline]
 pub fn parse(frame: &[u8], whom: &Whom) -> Result<usize, NotOurs> {
     let (front, packet) = frame.split_first_chunk::<HEADER>().ok_or(NotOurs::Short(frame.len()))?;
@@ -179,8 +179,8 @@ mod tests {
             }
         }
 
-        /// A frame of which one bit was changed is refused, but for what no sum covers: who sent it on this cable, and IPv6's class,
-        /// flow and hops.
+        /// A frame of which one bit was changed is refused, except where no sum covers the bit: in the source's
+        /// Ethernet address, and in IPv6's class, flow and hops.
         #[test]
         fn a_changed_frame_is_refused(six in any::<bool>(), at in 0..100usize, bit in 0..8u32) {
             let good = frame(six, b"some data of a packet");

@@ -20,11 +20,12 @@ struct Way {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// It is to be asked for.
+    /// The kernel has to be asked.
     Unknown,
-    /// The kernel sends them: by another interface, or to a neighbour that has to be found first.
+    /// The kernel sends packets to this peer: by another interface, or to a neighbour that has to be found first.
     Kernel,
-    /// They go behind this header. `asks` has the kernel send the next one, and so ask the neighbour whether it is still there.
+    /// Packets go behind this header. With `asks`, the kernel sends the next packet, and so asks whether the neighbour
+    /// is still there.
     Direct { header: [u8; HEADER], asks: bool },
 }
 
@@ -46,7 +47,7 @@ impl Ways {
     /// # Errors
     /// There is no descriptor left.
     pub fn new(interface: u32, own: [u8; 6], local: SocketAddr) -> io::Result<Ways> {
-        // It listens before anything is asked, so that nothing changes in between.
+        // Listening begins before the first question, so that no change in between is missed.
         let listener = Listener::open(&CHANGES)?;
         Ok(Ways { table: Table::default(), routes: Routes::open()?, listener, interface, own, local })
     }

@@ -28,8 +28,9 @@ pub fn write(packet: &mut [u8]) {
     put(packet, ip + OF_UDP, sum);
 }
 
-/// Whether both sums are right. With IPv4 a sender may leave UDP's out. `unfinished` takes one that is the pseudo-header's alone: so
-/// the kernel leaves it to the device that sends, and within a host none does.
+/// Whether both sums are right. With IPv4 a sender may leave UDP's sum out. With `unfinished`, a UDP sum over the
+/// pseudo-header alone passes too: the kernel leaves the rest to the device that sends, and within a host there is
+/// none.
 ///
 /// # Panics
 /// If the packet is shorter than its headers.
@@ -123,7 +124,7 @@ mod tests {
             prop_assert_eq!(sealed, plain);
         }
 
-        /// Of what the sums cover no bit may change: of IPv6's header that is both addresses.
+        /// No bit that the sums cover may change. In IPv6's header they cover both addresses.
         #[test]
         fn a_changed_bit_is_noticed(
             six in any::<bool>(), data in proptest::collection::vec(any::<u8>(), 0..64), at in 0..112usize, bit in 0..8u32,
@@ -133,7 +134,8 @@ mod tests {
             let at = if six { 8 + at % (sealed.len() - 8) } else { 1 + at % (sealed.len() - 1) };
             let ip = header(&sealed);
             sealed[at] ^= 1 << bit;
-            // A sum of zero says that there is none; that is another change than of one bit, but for a sum of one bit.
+            // A UDP sum of zero says that there is no sum. Changing one bit makes the sum zero only if it had one bit
+            // set.
             prop_assume!(six || half(&sealed, ip + OF_UDP) != 0);
             prop_assert!(!are_right(&sealed, false), "octet {}", at);
         }

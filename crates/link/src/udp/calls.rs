@@ -9,17 +9,17 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr;
 
-/// Words of the control messages of a message that is sent, which are three of a word each; of one that is received; and of an
-/// error, which is described with the address of who reports it.
+/// Words for control messages: of a message that is sent, three control messages of a word each; of a message that is
+/// received; and of an error, whose description has the address of the host that reports it.
 const GIVEN: usize = 9;
 const TAKEN: usize = 12;
 const DESCRIBED: usize = 32;
 
 /// What goes beside a message that is sent.
 pub type Given = Control<GIVEN>;
-/// What comes beside one that is received.
+/// The control messages of a message that is received.
 pub type Taken = Control<TAKEN>;
-/// What is said of an error.
+/// The control messages that describe an error.
 pub type Described = Control<DESCRIBED>;
 /// Messages to send.
 pub type Outgoing = Calls<GIVEN>;
@@ -30,7 +30,7 @@ pub type Incoming = Calls<TAKEN>;
 #[derive(Debug)]
 pub struct Calls<const WORDS: usize> {
     pieces: Vec<libc::iovec>,
-    /// Of each message, which of the pieces are its.
+    /// For each message, the range of its pieces.
     parts: Vec<Range<usize>>,
     names: Vec<Name>,
     controls: Vec<Control<WORDS>>,
@@ -175,7 +175,8 @@ impl<'a> Messages<'a, TAKEN> {
     }
 }
 
-/// Takes an error from the socket's queue: to whom what was sent, and what is said about it. None where there is none.
+/// Takes an error from the socket's queue: the receiver of the packet, and what is said about it. None where there is
+/// no error.
 pub fn take_error(socket: BorrowedFd<'_>) -> Option<(Name, Described)> {
     let (mut name, mut control) = (Name::ROOM, Described::ROOM);
     // SAFETY: all of it may be zero.

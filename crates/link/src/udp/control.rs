@@ -38,7 +38,7 @@ impl<const WORDS: usize> Control<WORDS> {
         self.len += HEAD + WORD;
     }
 
-    /// Those that are there, up to the first that is not as it should be.
+    /// The control messages, up to the first that is malformed.
     pub fn entries(&self) -> Entries<'_> {
         Entries { words: &self.words[..self.len.min(WORDS * WORD).div_ceil(WORD)], octets: self.len.min(WORDS * WORD) }
     }

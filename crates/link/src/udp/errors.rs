@@ -4,16 +4,16 @@ use super::calls::{Described, take_error};
 use rustix::fd::AsFd;
 use std::net::SocketAddr;
 
-/// Of a datagram that was sent to somebody.
+/// An error that the kernel reports about a datagram that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Complaint {
-    /// Whom it was for.
+    /// The peer that it was sent to.
     pub peer: SocketAddr,
-    /// By its number.
+    /// The error's number.
     pub errno: i32,
 }
 
-/// Takes the next one from a socket: one that cannot be read is none. `None` when there are no more.
+/// Takes the next error from a socket: `Some(None)` if it cannot be read, `None` if there are no more.
 pub fn next(socket: impl AsFd) -> Option<Option<Complaint>> {
     let (name, described) = take_error(socket.as_fd())?;
     Some(name.address().and_then(|peer| Some(Complaint { peer, errno: errno(&described)? })))

@@ -21,7 +21,7 @@ impl Name {
     /// Room for any.
     pub const ROOM: Name = Name { octets: [0; ROOM], len: ROOM };
 
-    /// Of an address; one that holds on one network alone is on the network of this number.
+    /// The name of an address; an address that is valid on one network alone is on the network with this number.
     pub fn new(address: SocketAddr, scope: u32) -> Name {
         let mut octets = [0; ROOM];
         octets[2..4].copy_from_slice(&address.port().to_be_bytes());

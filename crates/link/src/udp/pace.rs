@@ -18,7 +18,7 @@ const MESSAGE: u64 = SECOND / 4000;
 /// Packets of one message at most.
 const PACKETS: usize = 64;
 
-/// Who has packets leave at their time.
+/// What makes packets leave at their time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timekeeper {
     /// The kernel: the interface has the queueing discipline fq (tc-fq(8)).
@@ -40,7 +40,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So many octets in a second, from now on.
+    /// A pace of so many octets in a second, from now on.
     pub fn new(rate: NonZeroU64, keeper: Timekeeper, now: u64) -> Pace {
         Pace { rate, keeper, next: now, held: VecDeque::new() }
     }

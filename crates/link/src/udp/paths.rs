@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 /// The way to a peer.
 #[derive(Debug)]
 pub struct Path {
-    /// Who is at its end.
+    /// The peer at its end.
     pub peer: SocketAddr,
     /// The same, as the kernel has it.
     pub name: Name,
@@ -81,7 +81,8 @@ impl Paths {
         (number < count).then_some(number)
     }
 
-    /// One that has changed and was not told of: who is at its end, what it was and is. It counts as told.
+    /// A path whose MTU has changed without a report: the peer at its end, and the MTU before and now. It counts as
+    /// reported.
     pub fn changed(&mut self) -> Option<(SocketAddr, usize, usize)> {
         let path = self.all.iter_mut().find(|it| it.told != it.mtu)?;
         Some((path.peer, std::mem::replace(&mut path.told, path.mtu), path.mtu))

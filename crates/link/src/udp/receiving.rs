@@ -21,10 +21,11 @@ const BATCH: usize = 16;
 const SEGMENTS: usize = 64;
 /// Octets behind the buffers of a message.
 const SPILL: usize = 1 << 16;
-/// Octets of a segment that is copied once more rather than received by itself: the kernel's way from one piece of memory to the next
-/// costs more than the copy, by the processor time of segments of 1,400 and 2,048 octets, and less by that of 3,840.
+/// Up to so many octets a segment is copied once more rather than received by itself, since the kernel's step from one
+/// piece of memory to the next costs more than the copy. Measured by processor time, that is so for segments of 1,400
+/// and 2,048 octets, and not for 3,840.
 const SHORT: usize = 3 << 10;
-/// So many messages show how many segments one has at most.
+/// How many messages are looked at to learn how many segments a message has at most.
 const PERIOD: u32 = 64;
 
 /// What the next message is expected to be like.
@@ -54,9 +55,9 @@ pub struct Receiving {
     local: SocketAddr,
     /// To receive into, the next last: what was read a moment ago is in the processor's cache.
     room: Vec<Buffer>,
-    /// Of those, what a call may write to, the first message's first.
+    /// The buffers that a call may write to, the first message's first.
     laid: VecDeque<Buffer>,
-    /// Packets that have come and that nobody has taken.
+    /// Packets that have come and were not taken yet.
     come: VecDeque<Buffer>,
     calls: Incoming,
     expected: Expected,
@@ -70,7 +71,7 @@ pub struct Receiving {
 }
 
 impl Receiving {
-    /// One that receives at `local` into buffers of this arena.
+    /// Receives at `local` into buffers of this arena.
     pub fn new(arena: &Arena, local: SocketAddr) -> Receiving {
         let frames = arena.geometry().frames as usize;
         let mut receiving = Receiving {
@@ -115,7 +116,7 @@ impl Receiving {
         !self.room.is_empty()
     }
 
-    /// Whether packets have come that nobody has taken.
+    /// Whether packets have come that were not taken yet.
     pub fn has_come(&self) -> bool {
         !self.come.is_empty()
     }
@@ -156,7 +157,7 @@ impl Receiving {
         }
         let came = messages.receive(socket.as_fd());
         let messages = *came.as_ref().unwrap_or(&0);
-        // Those that nothing was written to may be of use for what did not come as expected.
+        // Buffers without contents may be needed for messages that did not come as expected.
         self.room.extend(self.laid.drain(messages * each..).rev());
         for number in 0..messages {
             self.mine.extend(self.laid.drain(..each));
@@ -169,7 +170,7 @@ impl Receiving {
         came.map(drop)
     }
 
-    /// What a message is: none of which something is missing, or that nobody has sent.
+    /// Reads a message; `None` if a part of it is missing, or if it has no sender that could be answered.
     fn read(&self, came: Came<'_>) -> Option<Message> {
         let Came { octets, flags, name, control } = came;
         let source = name.address().filter(|it| it.port() != 0)?;

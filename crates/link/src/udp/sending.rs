@@ -19,7 +19,7 @@ const SEGMENTS: usize = 64;
 /// to the next costs more than the copy.
 const SHORT: usize = 512;
 
-/// Whose packets they are, and where they go.
+/// Where packets lie, and where they go.
 #[derive(Debug)]
 pub struct Ways<'a> {
     /// Where the packets lie.
@@ -35,13 +35,13 @@ pub struct Ways<'a> {
 pub enum Outcome {
     /// The kernel has so many.
     Sent(usize),
-    /// So many buffers are one packet that no link takes.
+    /// The first so many buffers are one packet, which no link takes.
     Refused(usize),
-    /// There is no way to the peer of so many.
+    /// There is no way to the peer of the first so many packets.
     Lost {
         /// How many.
         packets: usize,
-        /// Whom they are for.
+        /// The peer that they go to.
         peer: SocketAddr,
         /// What the kernel says.
         error: io::Error,
@@ -50,7 +50,7 @@ pub enum Outcome {
     Failed {
         /// How many.
         packets: usize,
-        /// Whom they are for.
+        /// The peer that they go to.
         peer: SocketAddr,
         /// Octets of the first.
         octets: usize,
@@ -83,7 +83,7 @@ pub struct Sending {
 }
 
 impl Sending {
-    /// One that sends segments, or does not.
+    /// Sending with segments, or without.
     pub fn new(joins: bool) -> Sending {
         let groups = Vec::with_capacity(BATCH);
         // Pages that are not written to take no memory.
@@ -91,8 +91,8 @@ impl Sending {
         Sending { calls: Outgoing::new(BATCH, BATCH * SEGMENTS), groups, stage, joins, calls_made: 0 }
     }
 
-    /// Sends packets from the front of `packets`, of which it leaves all where they are. If `alone`, each is a message. They leave at
-    /// `departure` by the monotonic clock, if that is said.
+    /// Sends packets from the front of `packets`, and leaves the buffers there. If `alone`, each packet is a message.
+    /// With `departure`, the packets leave at that time of the monotonic clock.
     pub fn send<'a>(
         &mut self,
         ways: &mut Ways<'a>,
@@ -190,7 +190,7 @@ fn admit<'a>(
     Ok((octets, header, path))
 }
 
-/// What goes beside a message, but for the size of its segments.
+/// The control messages of a message, without the size of its segments.
 fn beside(header: Header, departure: Option<u64>) -> Given {
     let mut control = Control::NONE;
     let class = i32::from(header.class).to_ne_bytes();

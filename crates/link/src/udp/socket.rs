@@ -12,7 +12,8 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Octets that the kernel is asked to hold for a socket that does not read, and of what it has not sent yet.
 const BACKLOG: i32 = 8 << 20;
-/// Numbers of `SO_MEMINFO` (linux/sock_diag.h), of which the last that is read is that of datagrams that were thrown away.
+/// How many numbers of `SO_MEMINFO` (linux/sock_diag.h) are read; the last is the number of datagrams that were thrown
+/// away.
 const MEMINFO: usize = libc::SK_MEMINFO_DROPS as usize + 1;
 
 /// A socket that is bound to one address.
@@ -28,9 +29,9 @@ pub struct Socket {
 /// What a socket can do, of which not every kernel is capable.
 #[derive(Clone, Copy, Debug)]
 pub struct Abilities {
-    /// It takes many datagrams as segments of one (`UDP_SEGMENT`, Linux 4.18).
+    /// The socket takes many datagrams as segments of one message (`UDP_SEGMENT`, Linux 4.18).
     pub segments: bool,
-    /// It gives many datagrams as segments of one (`UDP_GRO`, Linux 5.0).
+    /// The socket gives many datagrams as segments of one message (`UDP_GRO`, Linux 5.0).
     pub joins: bool,
 }
 
@@ -103,7 +104,7 @@ impl Socket {
         get::<MEMINFO>(&self.socket, libc::SOL_SOCKET, libc::SO_MEMINFO).map_or(0, |it| it[MEMINFO - 1])
     }
 
-    /// Octets that the kernel holds for it while nobody reads.
+    /// Octets that the kernel keeps for the socket until they are read.
     pub fn backlog(&self) -> usize {
         get(&self.socket, libc::SOL_SOCKET, libc::SO_RCVBUF).map_or(0, |[it]| it as usize)
     }
@@ -131,7 +132,8 @@ fn fresh(local: SocketAddr) -> io::Result<OwnedFd> {
 
 fn configure(socket: &OwnedFd, local: SocketAddr, shared: bool, offload: bool) -> io::Result<Abilities> {
     let options: &[(i32, i32, i32)] = match local.ip() {
-        // Packets are never fragmented, here or on the way; what is too long is an error, whose cause is told.
+        // Packets are never fragmented, here or on the way; a packet that is too long is an error, whose cause is
+        // reported.
         IpAddr::V4(_) => &[
             (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
             (libc::IPPROTO_IP, libc::IP_RECVERR, 1),

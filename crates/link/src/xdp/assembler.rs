@@ -51,7 +51,7 @@ const FROM_REGISTER: u8 = 0x08;
 const TO_BE16: u8 = 0xdc;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// In the source register's place of a 64-bit load: the immediate is a map's descriptor.
+/// In place of the source register of a 64-bit load, this says that the immediate is a map's descriptor.
 const MAP_DESCRIPTOR: u8 = 1;
 
 /// A program while it is written.

@@ -94,7 +94,7 @@ impl Port {
 
 /// Waits until all that the kernel's network code was about to do with what it had found is done; whether it could.
 pub(super) fn barrier() -> bool {
-    // Where processors are kept from interrupts (`nohz_full`) the first is not to be had: a packet socket that is bound to another
-    // protocol while it runs waits for the same.
+    // If processors are kept from interrupts (`nohz_full`), the kernel refuses membarrier(2). Binding a packet socket
+    // to another protocol while it runs waits for the same.
     membarrier(MembarrierCommand::Global).is_ok() || packet::rebind().is_ok()
 }

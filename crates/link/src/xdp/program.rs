@@ -42,7 +42,7 @@ impl Filter {
             it.network_to_host(R5);
             it.jump_if(R5, Condition::Different, Immediate(half.into()), otherwise);
         }
-        // It is: whatever is in the register equals itself.
+        // The frame is for this interface. The jump is always taken, since a register equals itself.
         it.jump_if(R5, Condition::Equal, Of(R5), addressed);
         it.place(to_all);
         for at in [0, 2, 4] {
@@ -75,7 +75,7 @@ impl Filter {
         it.place(ours);
         it.load(R2, Width::Word, R1, RX_QUEUE_INDEX);
         it.load_map(R1, map);
-        // What is said where the queue has no socket.
+        // The program's answer if the queue has no socket.
         it.set(R3, Immediate(PASS));
         it.call(REDIRECT_MAP);
         it.exit();
@@ -148,8 +148,8 @@ mod tests {
         frame
     }
 
-    /// The kernel verifies the program and runs it. There is no socket in the map, so that what is ours is told from the rest
-    /// by another word in its place.
+    /// The kernel verifies the program and runs it. There is no socket in the map; another answer in its place shows
+    /// which packets are ours.
     #[test]
     fn ours_are_redirected_and_all_others_pass() {
         const ABORTED: u64 = 0;

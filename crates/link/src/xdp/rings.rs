@@ -29,7 +29,8 @@ struct Shared<T> {
     descriptors: PhantomData<T>,
 }
 
-// SAFETY: the memory is mapped for as long as this lives, wherever it is, and is reached by atomics or by whoever owns this.
+// SAFETY: the memory is mapped for as long as this value lives, in whichever thread, and only atomics or the owner
+// reach it.
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T: Descriptor> Shared<T> {
@@ -68,7 +69,7 @@ impl<T> Drop for Shared<T> {
 #[derive(Debug)]
 pub struct Producer<T> {
     ring: Shared<T>,
-    /// Behind the last descriptor that was put in, told or not.
+    /// The position behind the last descriptor that was put in, published or not.
     next: u32,
     /// What the kernel had taken when this side looked last.
     taken: u32,
@@ -113,8 +114,9 @@ impl<T: Descriptor> Producer<T> {
 
     /// Whether the kernel looks only when it is told to.
     pub fn needs_wakeup(&self) -> bool {
-        // Behind what was published: either this sees that the kernel is to be told, or the kernel, which looks at the ring once
-        // more when it has said so, sees what was published. A processor may put a load before a store.
+        // The fence puts the look at the flag behind the publication, since a processor may put a load before a store.
+        // So either this side sees the flag, or the kernel, which looks at the ring once more after it has set the
+        // flag, sees what was published.
         fence(SeqCst);
         self.ring
             .offsets
@@ -122,7 +124,7 @@ impl<T: Descriptor> Producer<T> {
             .is_none_or(|flags| self.ring.word(flags).load(Relaxed) & XdpRingFlags::XDP_RING_NEED_WAKEUP.bits() != 0)
     }
 
-    /// Has it say what the kernel says that looks only when it is told to.
+    /// Sets the flag that a kernel sets which looks only when it is woken.
     #[cfg(test)]
     pub fn want_wakeup(&self) {
         let flags = self.ring.offsets.flags.expect("Linux 5.4 has flags");
@@ -216,8 +218,9 @@ mod tests {
         }
     }
 
-    /// The kernel says that it is to be told, and looks at the ring once more, while a descriptor is published: it is told, or has
-    /// seen it. Nothing but a fence keeps a processor from putting the one before the other, which it does soon.
+    /// The kernel sets the flag and looks at the ring once more, while a descriptor is published: the kernel is woken,
+    /// or has seen the descriptor. Only a fence keeps a processor from swapping the two steps, and without it the test
+    /// soon fails.
     #[test]
     fn no_wakeup_is_missed() {
         const OVER: u32 = u32::MAX;

@@ -34,10 +34,11 @@ pub enum Bind {
     Copy,
 }
 
-/// Who receives has the kernel do the device's work there and then (NAPI), on its own processor, instead of wherever an interrupt
-/// comes. Where the interface puts its interrupts off (`napi_defer_hard_irqs` and `gro_flush_timeout` of
-/// `/sys/class/net/NAME`), it does without any as long as somebody polls. Linux 6.18 does so only for a socket that copies
-/// nothing: another's packets come as ever, and the interrupts of its interface had better stay on.
+/// The receiver has the kernel do the device's work there and then (NAPI), on the receiver's processor, instead of
+/// wherever an interrupt comes. Where the interface puts its interrupts off (`napi_defer_hard_irqs` and
+/// `gro_flush_timeout` of `/sys/class/net/NAME`), it does without any as long as the receiver polls. Linux 6.18 does so
+/// only for a socket without copies: the packets of other sockets come as ever, and the interrupts of their interfaces
+/// had better stay on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
     /// Most packets for each call; more than 64 need CAP_NET_ADMIN.
@@ -102,8 +103,9 @@ impl Socket {
         Ok(Socket { fill, completion, transmit, receive, zero_copy: false, pieces: false, descriptor })
     }
 
-    /// Binds it to a queue of an interface. `beside` is the one that has registered the memory, if it is not this one, and all
-    /// else is as with that. With `pieces`, packets may lie in several frames where kernel and device know that.
+    /// Binds the socket to a queue of an interface. `beside` is the socket that has registered the memory, if it is
+    /// another; all else is then as with that socket. With `pieces`, packets may lie in several frames if kernel and
+    /// device support that.
     pub fn bind(
         &mut self,
         interface: &Interface,

@@ -51,7 +51,7 @@ fn dummies_are_as_long_as_what_they_stand_for() {
     let Some([from, mut to]) = ends(&cable, GEOMETRY, &Config::default()) else { return };
     let mut from = over(from, Copying::All);
     to.listen(128);
-    // What was used otherwise becomes a dummy too.
+    // Frames that were used for copies become dummies too.
     for number in 0..200 {
         let packet = frame(number, 20_000);
         assert!(from.send(&packet, 3000) && to.expect() == packet);

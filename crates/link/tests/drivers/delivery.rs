@@ -1,4 +1,4 @@
-//! What is sent comes, as it was; and what is not ours goes on as before.
+//! Packets arrive as they were sent; and packets that are not ours reach the kernel as before.
 
 use super::support::{End, cable, ends, frame, inside};
 use std::io::{Read, Write};

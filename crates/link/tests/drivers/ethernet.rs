@@ -46,7 +46,7 @@ fn socket(cable: &Cable, end: usize, at: &str) -> End<Udp> {
     end
 }
 
-/// What a packet says: hops, flow label and identification are as the sender's kernel has them, and mean nothing.
+/// The contents of a packet that mean something: hops, flow label and identification are the sender's kernel's choice.
 fn said(packet: &[u8]) -> (String, Vec<u8>) {
     let (header, data) = Header::parse(packet).expect("a packet");
     (format!("{header:?}"), data.to_vec())
@@ -105,7 +105,7 @@ fn an_end_on_its_interface_and_one_on_a_socket_understand_each_other() {
             every_burst(&mut wired, &mut socket, at);
             assert_direct(&wired, driver);
             assert_eq!((wired.link.mtu(), wired.link.local()), (1500, address(at[0])));
-            // Nobody was told that nobody is there.
+            // Neither link was told that there is no peer.
             assert!(socket.link.check().is_ok() && wired.link.check().is_ok());
             returns_all(wired, GEOMETRY);
             returns_all(socket, GEOMETRY);
@@ -283,7 +283,8 @@ fn frames_of_any_contents_bring_no_packet_that_is_none() {
     }
 }
 
-/// Whether a packet comes past the kernel or through it, it wakes whoever sleeps, with its mark; and without one nobody is woken.
+/// A packet wakes the sleeping thread, with its mark, whether it comes past the kernel or through it. Without a packet
+/// nothing wakes the thread.
 #[test]
 fn a_thread_sleeps_on_it_and_is_woken_by_packets_alone() {
     let Some(cable) = dual_cable(1500) else { return };

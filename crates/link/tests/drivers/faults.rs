@@ -1,4 +1,4 @@
-//! What stands in the way of a link, or befalls it, is told with its remedy.
+//! Faults of a link, before it is opened and later, are reported with their remedy.
 
 use super::support::{End, PATIENCE, cable, ends, frame, inside, wait};
 use rustix::process::{Pid, Signal, kill_process};
@@ -128,7 +128,7 @@ fn another_mtu_is_told_once() {
     assert!(carries(&mut pair, 2));
 }
 
-/// What is sent to the new one does not come.
+/// Packets to the interface's new address do not arrive.
 #[test]
 fn another_address_is_told() {
     let Some(cable) = cable(1500) else { return };
@@ -190,7 +190,7 @@ fn fork() -> i32 {
     unsafe {
         let child = libc::fork();
         if child == 0 {
-            // Its last, whatever becomes of the test.
+            // The alarm ends this child in any case, even if the test fails.
             libc::alarm(PATIENCE.as_secs() as u32);
             loop {
                 libc::pause();

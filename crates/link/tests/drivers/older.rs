@@ -52,7 +52,7 @@ fn word(argument: u64, offset: usize) -> u32 {
     unsafe { ptr::with_exposed_provenance::<u8>(argument as usize).add(offset).cast::<u32>().read_unaligned() }
 }
 
-/// From here on, this thread's calls of bpf(2) and bind(2) wait for an answer of whoever has the descriptor.
+/// From here on, this thread's calls of bpf(2) and bind(2) wait for an answer through the returned descriptor.
 fn ask_first() -> io::Result<OwnedFd> {
     const LOAD_NUMBER: u16 = 0x20;
     const JUMP_EQUAL: u16 = 0x15;

@@ -107,7 +107,7 @@ fn what_does_not_fit_is_refused_or_lost_and_counted() {
     from.reclaim();
     assert_eq!((from.link.counters().refused, from.free.len()), (2, free));
     assert_eq!(from.free.iter().filter(|it| it.is_refused()).count(), 2, "they say so");
-    // It is shorter than this end knows.
+    // The interface's longest packet is now shorter than this end knows.
     cable.ends[0].set_mtu(INTERFACE, 500).unwrap();
     assert!(from.send(&frame(2, 600), 600) && from.send(&frame(3, 400), 400));
     assert_eq!((from.link.counters().refused, from.link.counters().sent), (3, 1));
@@ -129,7 +129,7 @@ fn what_does_not_fit_is_refused_or_lost_and_counted() {
     }
 }
 
-/// Whatever the driver, and behind any wrapper: the link is opened again with the buffers that it had.
+/// With any driver and behind any wrapper, the link is opened again with the buffers that it had.
 #[test]
 fn a_link_that_is_closed_gives_back_all_buffers() {
     let Some(cable) = cable(1500) else { return };

@@ -1,4 +1,5 @@
-//! Who receives does the device's work by busy polling, and nobody else does where the interface puts its interrupts off.
+//! The receiver does the device's work by busy polling, and nothing else does where the interface puts its interrupts
+//! off.
 #![allow(unsafe_code, reason = "options of a socket that nothing else shows")]
 
 use super::support::{End, PATIENCE, cable, ends, frame};

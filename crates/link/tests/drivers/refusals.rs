@@ -48,7 +48,7 @@ impl Refusal {
     }
 }
 
-/// What comes of opening the interface, if that is refused.
+/// Opens the interface while the kernel refuses this call.
 fn open(
     namespace: &Namespace,
     driver: Driver,
@@ -95,7 +95,7 @@ fn each_refusal_names_its_remedy_and_the_next_driver_comes() {
         assert!(error.contains(remedy), "{error}\nand not: {remedy}");
         let (mode, instead) = match open(here, Driver::Auto, Some(refusal)) {
             Ok(opened) => opened,
-            // What has no bind has no packet socket either.
+            // Without bind(2) there is no packet socket either.
             Err(error) if refusal.call == libc::SYS_bind => {
                 assert!(error.to_string().starts_with("binding a packet socket"), "{error}");
                 continue;
@@ -125,7 +125,7 @@ fn what_this_host_sends_is_none_of_a_packet_sockets_on_any_kernel() {
     let mut peer = End::raw(there, GEOMETRY, ip).expect("root may open it");
     sender.listen(32);
     peer.listen(32);
-    // Somebody listens, so that nothing is said in return.
+    // A socket listens, so that the kernel does not answer that the port is closed.
     let [from, _to] = [(here, "10.9.0.1:23004"), (there, "10.9.0.2:23004")]
         .map(|(end, address)| inside(end, || UdpSocket::bind(address)).expect("a namespace of our own"));
     for number in 0..100u8 {
@@ -169,7 +169,8 @@ fn who_may_open_packet_sockets_alone_gets_one_and_who_may_nothing_is_told_so() {
     assert_eq!(refusals[1], format!("making up0 is not permitted; {remedy}"));
 }
 
-/// What the kernel refuses for a reason that nobody knows is refused, and keeps nothing behind it; what it has no room for is kept.
+/// A packet that the kernel refuses for an unknown reason is refused, and does not delay those behind it; a packet for
+/// which the kernel has no room is kept.
 #[test]
 fn a_packet_that_the_kernel_does_not_take_keeps_no_other() {
     let Some(cable) = cable(1500) else { return };

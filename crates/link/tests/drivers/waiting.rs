@@ -31,7 +31,7 @@ fn a_packet_that_is_there_is_noticed_without_a_sleep() {
     to.listen(32);
     for number in 0..20 {
         assert!(from.send(&frame(number, 100), 100));
-        // It is there when the kernel says so, whatever the link thinks.
+        // The packet counts as come when the kernel says so, whatever the link has noted.
         assert!(Wait::polling(Duration::ZERO).wait(&mut to.link, PATIENCE).unwrap());
         let mut wait = Wait::default();
         assert!(wait.wait(&mut to.link, PATIENCE).unwrap());

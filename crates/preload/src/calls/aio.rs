@@ -1,5 +1,5 @@
-//! aio_read, aio_write, lio_listio and io_submit: asynchronous calls, which libc's own threads or the kernel make past this
-//! library. A connection goes to the kernel path for good before the first of them.
+//! aio_read, aio_write, lio_listio and io_submit: asynchronous calls, which libc's own threads or the kernel carry out
+//! past this library. A connection goes to the kernel path for good before its first such call.
 
 use crate::connection::Connection;
 use crate::guest::access::is_readable;
@@ -30,9 +30,9 @@ const _: () = assert!(core::mem::offset_of!(Request, event) == core::mem::offset
 /// What aio_error(3) says of a request that has gone well.
 const DONE: c_int = 0;
 
-/// The connection is about to be read past the library; or what is left of its stream in the ring has answered this
-/// request already, and the next one may be the first to be. Only who has sent that could put it on the kernel path, and
-/// he may be gone.
+/// The connection is about to be read past the library. If bytes of its stream are left in the ring, they answer this
+/// request at once, and the next request may be the first that the kernel answers. Only their sender could put those
+/// bytes on the kernel path, and it may be gone.
 ///
 /// # Safety
 /// As aio_read(3).
@@ -160,8 +160,8 @@ pub unsafe extern "C" fn lio_listio64(
     unsafe { lio_listio(mode, list, count, event) }
 }
 
-/// The connections that requests for io_submit(2) name leave their rings. The kernel comes no further than to the first
-/// request that is not there.
+/// The connections that requests for io_submit(2) name leave their rings. The kernel stops at the first request that
+/// cannot be read.
 ///
 /// # Safety
 /// As io_submit(2), where a bad pointer is an error.

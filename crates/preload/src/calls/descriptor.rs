@@ -1,4 +1,5 @@
-//! What makes, copies, passes on and ends descriptors: socket, accept, connect, close, dup, fcntl, shutdown, SCM_RIGHTS.
+//! Calls that make, copy, pass on and close descriptors: socket, accept, connect, close, dup, fcntl, shutdown,
+//! SCM_RIGHTS.
 
 use crate::connection::{self, inside, options, short_lived};
 use crate::guest::access::are_bytes_readable;
@@ -30,7 +31,8 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     fd
 }
 
-/// Whether `fd`, which socket(2) has just made, has TCP as its protocol. The kernel is asked of the first socket of each kind.
+/// Whether `fd`, which socket(2) has just made, has TCP as its protocol. The kernel is asked for the first socket of
+/// each kind only.
 fn makes_tcp(fd: c_int, domain: c_int, protocol: c_int) -> bool {
     /// A bit for each kind that was found to be TCP.
     static MAKES_TCP: AtomicU32 = AtomicU32::new(0);
@@ -93,7 +95,7 @@ fn accepted(from: c_int, listener: Known, fd: c_int, flags: c_int) -> c_int {
     fd
 }
 
-/// `fd`, so far `known` as that, is a listener. One that came from another image is found to be one of TCP here.
+/// `fd`, so far `known` as that, is a listener. That a listener from another image is a TCP socket is found out here.
 fn as_listener(fd: c_int, known: Known) -> Option<Socket> {
     match known {
         Known::Socket(listener) => Some(listener),
@@ -105,7 +107,7 @@ fn as_listener(fd: c_int, known: Known) -> Option<Socket> {
     }
 }
 
-/// `fd` listens, and its registrations are the kernel's: a set that has no other socket costs nothing.
+/// `fd` listens, so its registrations are left to the kernel: a set that has no other socket costs nothing.
 #[cold]
 fn leave_listener(fd: c_int) {
     let generation = table::generation(fd);
@@ -118,7 +120,7 @@ fn leave_listener(fd: c_int) {
 /// As connect(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    // A listener that may become a connection after all: its registrations are not followed any more.
+    // A listener that may become a connection after all, though its registrations are not followed any more.
     if let listener @ Known::Socket(Socket { listens: true, .. }) = table::get(fd) {
         table::replace(fd, listener, Known::Other);
     }
@@ -133,7 +135,7 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
     if !disconnects {
         let answer = call();
         if (answer == 0 || errno::get() == libc::EINPROGRESS) && !thread::is_vfork_child() {
-            // The kernel has just read it.
+            // The kernel has just read the address, so it can be read.
             let connects = family() != libc::AF_UNSPEC as sa_family_t;
             if answer == 0 {
                 table::note(fd, |socket| Socket { is_connected: connects, ..socket });
@@ -159,7 +161,7 @@ pub unsafe extern "C" fn __connect(fd: c_int, address: *const sockaddr, len: soc
     unsafe { connect(fd, address, len) }
 }
 
-/// Refuses, as the kernel would, what the program asks of a number at which the library has a descriptor of its own.
+/// Refuses a call on a number at which the library has a descriptor of its own, as the kernel would for a free number.
 fn refuses_kept(fd: c_int) -> bool {
     // The descriptors of a child of vfork are its own.
     let kept = !thread::is_vfork_child() && inside::is_kept(fd);
@@ -196,14 +198,14 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     const CLOSE_RANGE_UNSHARE: c_int = 2;
     // SAFETY: passed on to the caller.
     let call = |first, last| unsafe { real::close_range(first, last, flags) };
-    // Others close nothing, or are refused.
+    // Calls with other flags close nothing, or are refused.
     if flags & !CLOSE_RANGE_UNSHARE != 0 || first > last {
         return call(first, last);
     }
     let known = || (first..=last).take_while(|&fd| fd < table::highest() as u32);
     let is_kept = |&fd: &u32| inside::is_kept(fd as c_int);
     known().filter(|fd| !is_kept(fd)).for_each(|fd| close::forget(fd as c_int));
-    // Around descriptors of the library's own, which may just have been made.
+    // Closes around the library's own descriptors, some of which may just have been made.
     let mut first = first;
     for kept in known().filter(is_kept) {
         if first < kept && call(first, kept - 1) != 0 {
@@ -238,7 +240,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     };
     // SAFETY: no pointers.
     let shut = || unsafe { real::shutdown(fd, how) };
-    // Also of a connection that was not used yet: both ends have to know, should it go up.
+    // Also for a connection that was not used yet: both ends have to know of the shutdown, should the connection go up.
     let answer = match adopt::of(fd) {
         Some(connection) => connection.shut_down(directions, shut),
         None => shut(),
@@ -305,8 +307,9 @@ fn replaced(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if fd == to || thread::is_vfork_child() {
         return call();
     }
-    // Behind a seccomp filter the kernel is not asked whether there is something to be duplicated. What is forgotten behind the
-    // program's call takes no call of its own, unless somebody without the library has the connection.
+    // Behind a seccomp filter the library does not ask the kernel whether there is something to duplicate. To forget
+    // the old descriptor after the program's call takes no system call, unless a program without the library has the
+    // connection.
     let is_asked = !is_quiet() || connection::known(to).is_some_and(|it| it.has_outsider());
     if is_asked {
         if kernel::descriptor_flags(fd).is_none() {

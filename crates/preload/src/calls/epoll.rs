@@ -124,7 +124,7 @@ pub unsafe extern "C" fn epoll_pwait(
     let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_pwait(epfd, at, most, whole_ms(left), mask) };
     let call = Call { epfd, sleep: &sleep, mask };
     if let Some(answer) = wait(epfd, events, most, deadline, &call) {
-        // The kernel's does not do so if it need not wait.
+        // The kernel's call does not let signals in if it need not wait.
         return if answer == 0 && timeout != 0 { let_signals_in(mask) } else { answer };
     }
     // SAFETY: passed on to the caller.

@@ -142,7 +142,7 @@ macro_rules! spawn {
                 let packed = pack($program(program), envp, Execution::Spawned(&known));
                 real::$name(process, program, packed.actions(actions), attributes, argv, packed.envp())
             };
-            // Where libc has no such function.
+            // This libc has no such function.
             if answer < 0 { libc::ENOSYS } else { answer }
         }
     )+};

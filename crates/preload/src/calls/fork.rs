@@ -31,8 +31,8 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
     child::forked(|| unsafe { real::_Fork() })
 }
 
-// libc's own forkpty and daemon fork, and replace the standard descriptors, behind this library's back; and so ends
-// daemon's parent, which has to let go of its connections.
+// libc's own forkpty and daemon fork, and replace the standard descriptors, without this library's knowledge. daemon's
+// parent, which has to let go of its connections, ends the same way.
 
 /// # Safety
 /// As forkpty(3).
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn daemon(stay: c_int, keep: c_int) -> c_int {
 /// What a process made by clone(2) runs.
 type Body = extern "C" fn(*mut c_void) -> c_int;
 
-/// What it begins with, in the memory of its parent's call, of which it has a copy.
+/// What that process begins with. It lies in the memory of its parent's call, of which the process has a copy.
 struct Beginning {
     body: Body,
     argument: *mut c_void,
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn clone(
             let mut beginning = Beginning { body, argument };
             child::forked(|| call(Some(begin), (&raw mut beginning).cast()))
         }
-        // A vfork, but for the stack.
+        // A vfork, except for the stack.
         Some(_) if flags & (libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_SETTLS) == libc::CLONE_VFORK => {
             let outer = thread::is_vfork_child();
             before_vfork();
@@ -206,14 +206,14 @@ pub unsafe extern "C" fn __clone(
     unsafe { clone(body, stack, flags, argument, parent_tid, tls, child_tid) }
 }
 
-/// The child may execute a program with sockets that nobody has used yet, and cannot make them known itself.
+/// The child may execute a program with sockets that were not used yet, and cannot enter them into the table itself.
 extern "C" fn before_vfork() {
     forked::check();
     adopt::recognise_all();
     look::look_at_all(|it| it.learn_cookie());
 }
 
-/// On both returns of vfork.
+/// Called on both returns of vfork.
 extern "C" fn returned(to_child: bool) {
     thread::set_vfork_child(to_child);
     if !to_child {

@@ -1,5 +1,5 @@
-//! The setup of an io_uring, by liburing's functions or by the system call's number: it fails, or takes the process's connections
-//! to the kernel path.
+//! The setup of an io_uring, by liburing's functions or by the system call's number: it fails, or it takes the
+//! process's connections to the kernel path.
 
 use crate::connection::io_uring::pin_all;
 use crate::guest::{errno, settings};
@@ -7,8 +7,8 @@ use core::ffi::{c_int, c_long, c_uint, c_void};
 use libc::size_t;
 use underpass_segment::config::IoUring;
 
-/// io_uring_setup(2), made by `call`: refused, or allowed by whoever runs the program. Then no connection is fast any more:
-/// what is asked for by way of the ring, nobody sees.
+/// io_uring_setup(2), made by `call`. It is refused, unless the user has allowed io_uring. Then no connection is fast
+/// any more, because the library does not see what the program asks for through io_uring.
 fn set_up<T: PartialOrd + From<i8>>(refuse: impl FnOnce() -> T, call: impl FnOnce() -> T) -> T {
     if settings::config().io_uring != IoUring::Allow {
         return refuse();
@@ -29,7 +29,7 @@ pub fn io_uring_setup_by(call: impl FnOnce() -> c_long) -> c_long {
     set_up(refuse, call)
 }
 
-/// What liburing's functions for it answer.
+/// The answer of liburing's functions.
 const REFUSED: c_int = -libc::ENOSYS;
 
 macro_rules! liburing {

@@ -1,4 +1,4 @@
-//! mlockall and munlockall: a process that locks what it maps leaves System V segments out.
+//! mlockall and munlockall: where a process locks all that it maps, the library's System V segments are left out.
 
 use crate::guest::real;
 use core::ffi::c_int;

@@ -18,8 +18,9 @@ use underpass_segment::sync::{AtomicU8, Relaxed};
 /// See linux/tcp.h: a getsockopt that receives, by mapping pages.
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 
-/// `message` is about to be received: if it has room for control data, it may want to know when what it has came, which the
-/// kernel alone knows. Programs that set SO_TIMESTAMP for all sockets and ask none of TCP (iperf) are carried.
+/// `message` is about to be received. If it has room for control data, the program may want the time at which the bytes
+/// came, which only the kernel knows. Programs that set SO_TIMESTAMP on all sockets and do not ask for it with TCP
+/// (iperf) are carried.
 ///
 /// # Safety
 /// As recvmsg(2), where a bad pointer is an error.
@@ -52,7 +53,7 @@ pub unsafe fn tell_unread(fd: c_int, message: *mut msghdr, room: usize) {
     let Some(port) = connection.port() else { return };
     let asked = if port.ready() == Ready::No { libc::POLLRDHUP } else { libc::POLLRDHUP | libc::POLLIN };
     let unread = match port.unread().min(c_int::MAX as u64) as c_int {
-        // The end of the stream, or what comes behind a change of path, is to be read too.
+        // The end of the stream, or bytes behind a change of path, can be read too.
         0 => (kernel::poll_now(fd, asked) != 0).into(),
         unread => unread,
     };
@@ -94,8 +95,8 @@ pub unsafe extern "C" fn setsockopt(
         if len < 4 { 0 } else { unsafe { (value as *const c_int).read_unaligned() } }
     };
     let reason = match (level, name) {
-        // The urgent byte is one of the stream then. Where it is (SIOCATMARK, and where a receive or a look stops) the kernel
-        // says, which knows nothing of what lies in the ring before it.
+        // The urgent byte is part of the stream then. Only the kernel says where it is (SIOCATMARK, and where a receive
+        // or a look stops), and the kernel does not know what lies in the ring before it.
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) if number() != 0 => Some(Reason::Urgent),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number() > 1 => Some(Reason::SocketOption),
         (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if number() >= 0 => Some(Reason::SocketOption),
@@ -199,13 +200,14 @@ pub unsafe extern "C" fn getsockopt(
     answer
 }
 
-/// Whether part of the stream may lie in the ring, where no page can be mapped from: says to the program that it has to
-/// receive so much by other calls, as the kernel does of less than a page.
+/// Whether part of the stream may lie in the ring, from which no page can be mapped. If so, tells the program to
+/// receive that much by other calls, as the kernel does with less than a page.
 ///
 /// # Safety
 /// As getsockopt(2) with TCP_ZEROCOPY_RECEIVE.
 unsafe fn is_to_be_copied(connection: Connection, value: *mut c_void, len: *const socklen_t) -> bool {
-    /// struct tcp_zerocopy_receive, as far as it goes here, by its 32-bit words: an address of two, and these.
+    /// The fields of struct tcp_zerocopy_receive that are used here, by 32-bit words: an address of two words, and
+    /// these.
     const LENGTH: usize = 2;
     const SKIP: usize = 3;
     const COPIED: usize = 8;
@@ -228,7 +230,8 @@ unsafe fn is_to_be_copied(connection: Connection, value: *mut c_void, len: *cons
     true
 }
 
-/// The kernel is about to send a signal whenever something comes or goes (O_ASYNC): all of it has to be the kernel's.
+/// The kernel is about to send a signal whenever something comes or goes (O_ASYNC), so everything has to go through the
+/// kernel.
 #[cold]
 pub fn expect_signals(fd: c_int) {
     note_rare();
@@ -261,7 +264,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     // SAFETY: as above.
     unsafe {
         if request == libc::TIOCOUTQ {
-            // What has not arrived at the other end: whatever is in the ring has, and what was sent last are doorbells.
+            // SIOCOUTQ: what is in the ring has arrived at the other end, and what the kernel still has are doorbells.
             if connection.end.sending.fast.load(Relaxed) != 0
                 && let Some(port) = connection.port()
             {

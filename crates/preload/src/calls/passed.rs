@@ -9,8 +9,8 @@ use core::ffi::c_int;
 use libc::{mmsghdr, msghdr, size_t, ssize_t};
 use underpass_segment::reason::Reason;
 
-/// A message has come, perhaps with descriptors: what is a fast connection is taken over at once, since the first call on
-/// it may be one that only asks, such as poll.
+/// A message has come, perhaps with descriptors. A fast connection among them is taken over at once, because the first
+/// call on it may be a call that only asks, such as poll.
 ///
 /// # Safety
 /// The message must be one that recvmsg(2) has filled in.
@@ -25,8 +25,8 @@ pub unsafe fn received_control(message: *const msghdr) {
     }
 }
 
-/// Calls `what` with the place of every descriptor in the message's control data, up to a header that the kernel refuses: one of a
-/// length that is too short, or beyond the end.
+/// Calls `what` with the place of every descriptor in the message's control data, up to a header that the kernel
+/// refuses because its length is too short, or goes beyond the end.
 ///
 /// # Safety
 /// The message must be valid, but for such lengths.
@@ -57,7 +57,7 @@ struct OtherControl {
 }
 
 impl OtherControl {
-    /// A copy of that of `message`, which can be read; `None` without memory, or without a free descriptor.
+    /// A copy of the control data of `message`, which can be read; `None` without memory, or without a free descriptor.
     fn of(message: &msghdr) -> Option<OtherControl> {
         let mut bytes = Reserved::even_confined(message.msg_controllen)?;
         // SAFETY: both are so long.
@@ -78,10 +78,10 @@ impl OtherControl {
 
 /// What becomes of a message's control data.
 enum Control {
-    /// The kernel refuses it: it is not there.
+    /// The kernel refuses it, because it cannot be read.
     Refused,
     AsItIs,
-    /// There is no memory or no free descriptor for another.
+    /// There is no memory, or no free descriptor, to replace it.
     Impossible,
     Other(OtherControl),
 }

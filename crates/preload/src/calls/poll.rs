@@ -114,8 +114,8 @@ unsafe fn serve(
         let sleep = || unless_rests(entries(), &mut plain);
         // SAFETY: passed on to the caller; the kernel writes the answers alone.
         let Some(answer) = (unsafe { at_rest(fds, count as usize, adopt::of, sleep) }) else { continue };
-        // A connection may have gone up, by another thread, while this one slept plainly: then the doorbell that woke
-        // it is no data yet.
+        // Another thread may have taken a connection up while this one slept in the kernel's call. Then a doorbell may
+        // have woken this thread, and that is not data.
         if answer <= 0 || !concerns_us(entries()) {
             entries().iter_mut().filter(|it| connection::known(it.fd).is_some()).for_each(tell_whole);
             return answer;
@@ -125,8 +125,8 @@ unsafe fn serve(
     wait(entries(), deadline, mask, adopt::of)
 }
 
-/// The same where the answers cannot be written: an error, which the kernel finds. But what it knows of our connections is
-/// not all there is to wait for.
+/// The same where the answers cannot be written, which is an error that the kernel finds. But the kernel does not know
+/// everything that this call has to wait for.
 ///
 /// # Safety
 /// As poll(2), where a bad pointer is an error.

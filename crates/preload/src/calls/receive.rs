@@ -37,7 +37,7 @@ fn receive(
     call: impl Fn(&mut msghdr, c_int) -> ssize_t,
 ) -> ssize_t {
     let Some(connection) = adopt::of(fd) else { return plain() };
-    // Neither takes any byte of the stream.
+    // These receives take no bytes of the stream.
     if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 || refused() {
         return plain();
     }
@@ -292,7 +292,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
 /// # Safety
 /// The message must be one that recvmsg(2) has filled in.
 unsafe fn heed_control(message: *const msghdr, flags: c_int) {
-    // What is only peeked at comes again, under other numbers.
+    // Descriptors that are only peeked at come again, under other numbers.
     // SAFETY: passed on to the caller.
     unsafe {
         if !(*message).msg_control.is_null() && flags & libc::MSG_PEEK == 0 {
@@ -449,12 +449,13 @@ unsafe fn receive_each(
 ) -> c_int {
     // SAFETY: passed on to the caller.
     unsafe {
-        // As in the kernel, an error comes before what there is to read, and one behind it is kept for the next call.
+        // As in the kernel, an error is reported before the bytes that can be read, and a later error is kept for the
+        // next call.
         if let Some(error) = port.and_then(|port| port.take_error()) {
             return to_c(Err(error)) as c_int;
         }
         let before = errno::get();
-        // As in the kernel, the time is looked at after each message only.
+        // As in the kernel, the clock is read only after each message.
         let deadline = deadline::after(timeout);
         let mut done = 0;
         while done < count {

@@ -1,8 +1,9 @@
-//! A program that installs a seccomp filter says which system calls it will make, and may be killed for any other. Before
-//! that, its connections go to the kernel path for good; from then on the library makes no system call of its own for them.
+//! A program that installs a seccomp filter says which system calls it will make, and may be killed for any other.
+//! Before the filter comes, its connections go to the kernel path for good; from then on the library makes no system
+//! call of its own for them.
 //!
-//! Filters that were there before the program began (a container's) are the rule for all programs alike and answer with
-//! an error; that is seen when shared memory is refused.
+//! Filters that were there before the program began (a container's) are made for all programs and answer with an error.
+//! The library notices such a filter when shared memory is refused.
 
 use crate::guest::{filter, real, thread};
 use crate::lifecycle::confine;
@@ -51,6 +52,6 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
 pub unsafe fn seccomp(operation: usize, flags: usize, arguments: usize) -> c_long {
     // SAFETY: passed on to the caller.
     let call = || unsafe { real::syscall(libc::SYS_seccomp, operation, flags, arguments, 0, 0, 0) };
-    // One less than as prctl(2) counts them.
+    // prctl(2) counts these operations from one more.
     if installs(operation.wrapping_add(1), arguments) { confined(call) } else { call() }
 }

@@ -15,7 +15,7 @@ use libc::{fd_set, pollfd, sigset_t, timespec, timeval};
 use underpass_segment::clock;
 use underpass_segment::sync::{AcqRel, AtomicPtr, Relaxed};
 
-/// Who has answered a select.
+/// What has answered a select.
 enum Served {
     /// The kernel's own call.
     Plainly(c_int),
@@ -47,7 +47,7 @@ fn looked_at(count: c_int, sets: [*mut u64; 3]) -> Option<(usize, bool)> {
     Some((count, are_writable))
 }
 
-/// Memory for the descriptors of a select, as many as the stack may have no room for.
+/// Memory for the descriptors of a select, for which the stack may have no room.
 struct Room {
     at: *mut u8,
     count: usize,
@@ -209,7 +209,7 @@ impl Select {
             }
             break;
         }
-        // What another thread has closed meanwhile is ready: the next call will say so.
+        // A descriptor that another thread has closed meanwhile counts as ready: the next call reports the error.
         if fds.iter().zip(ours).any(|(it, ours)| it.revents & libc::POLLNVAL != 0 && !*ours) {
             errno::set(libc::EBADF);
             return Served::Here(-1);
@@ -291,7 +291,7 @@ pub unsafe fn select_by(
         match select.serve(plain) {
             Served::Plainly(answer) => answer,
             Served::Here(answer) => {
-                // The kernel leaves alone what cannot be written.
+                // Like the kernel, this does not write a time that cannot be written.
                 if let Some(left) = left(deadline, u64::MAX).filter(|_| !is_time_fixed) {
                     *timeout = timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1000 };
                 }

@@ -154,7 +154,8 @@ pub fn in_pieces(
                 return sent;
             }
             done += sent.max(0) as usize;
-            // Where there is room, the next call sends something at once: whatever ends it ends it with a part.
+            // Where there is room, the next call sends something at once, so whatever ends it, it returns what was
+            // sent.
             if sent < size as ssize_t || done == len || !has_room(&mut by) {
                 errno::set(before);
                 return done as ssize_t;
@@ -202,7 +203,7 @@ fn send_buffers_in_pieces(connection: Connection, mut rest: Cursor, flags: c_int
     })
 }
 
-/// By value: what is referred to is copied in memory at every send.
+/// The connection by value: by reference, every send would copy it into memory.
 #[cold]
 fn leave_to_kernel(connection: Connection, flags: c_int) {
     connection.pin(not_carried(flags));
@@ -236,7 +237,7 @@ fn send_rest(connection: &Connection, mut rest: Cursor, flags: c_int, has_part: 
             let send = |fd| send(fd, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
             deadline::try_until(deadline, libc::POLLOUT, descriptor, send)
         } else {
-            // The wait for the first of it is the kernel's own, which goes on after a signal where the program wants that.
+            // The kernel itself waits for the first part, and goes on after a signal where the program wants that.
             descriptor().ok_or(CLOSED).and_then(|fd| match send(fd, flags | libc::MSG_DONTWAIT) {
                 Err(Errno(libc::EAGAIN)) => kernel::letting_signals_in(|| send(fd, flags)),
                 answer => answer,
@@ -385,7 +386,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     }
 }
 
-/// Whether all that a confined process sends on it goes by libc's calls.
+/// Whether everything that a confined process sends on the connection goes by libc's calls.
 fn goes_by_kernel(connection: Connection) -> bool {
     matches!(connection.way(), Way::Confined | Way::Settled | Way::Plain)
 }
@@ -413,7 +414,7 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
             let message = messages.wrapping_add(done as usize);
             let mut answer = sendmsg(fd, &raw const (*message).msg_hdr, flags);
             if answer >= 0 && !is_writable(message, 1) {
-                // As in the kernel, it is sent.
+                // As in the kernel, the message is sent all the same.
                 answer = to_c(Err(Errno(libc::EFAULT)));
             }
             if answer < 0 {
@@ -425,7 +426,7 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
             }
             (*message).msg_len = answer as c_uint;
             done += 1;
-            // What comes behind a short one would leave a hole.
+            // After a message that was sent in part, the next one would leave a hole.
             if (answer as usize) < length((*message).msg_hdr.msg_iov, (*message).msg_hdr.msg_iovlen) {
                 break;
             }

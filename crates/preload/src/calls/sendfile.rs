@@ -27,7 +27,7 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
         return splice_out(input, out, count, 0);
     }
     let Some(connection) = adopt::of(out) else { return plain() };
-    // The kernel does not look at the connection for nothing.
+    // Where there is nothing to send, the kernel does not look at the connection.
     if count == 0 || !offset.is_null() && !is_readable(offset, 1) {
         return plain();
     }
@@ -60,7 +60,7 @@ unsafe fn send_file(connection: Connection, input: c_int, offset: *mut off_t, co
             if let Err(error) = answer
                 && is_at_end()
             {
-                // That the direction was shut down is said again without that.
+                // EPIPE need not be kept: the direction stays shut down, so the next call reports it again.
                 if error.0 != libc::EPIPE {
                     connection.end.keep_error(error);
                 }
@@ -102,7 +102,7 @@ unsafe fn is_at_end(input: c_int, offset: *const off_t) -> bool {
     }
 }
 
-/// Where a file is sent from; below 0 if there is no place in it. Leaves errno as it was.
+/// The offset in the file from which is sent; negative if it has none. Leaves errno as it was.
 ///
 /// # Safety
 /// As sendfile(2).
@@ -152,7 +152,7 @@ unsafe fn file_through_channel(
     offset: *mut off_t,
     count: size_t,
 ) -> Answer {
-    // What is only tried here leaves no trace in a call that succeeds.
+    // A failed attempt here must not change errno in a call that succeeds.
     let before = errno::get();
     // SAFETY: passed on to the caller.
     let begin = unsafe { place_in(input, offset) };
@@ -172,7 +172,8 @@ unsafe fn file_through_channel(
         })?
     };
     if sent == 0 && part.failed {
-        // Nothing that can be read at a place of one's choice: a pipe, or a mistake that the kernel has words for.
+        // The input cannot be read at an offset: it is a pipe, or the call is a mistake for which the kernel has an
+        // error.
         errno::set(before);
         return port.send_by_kernel(Reason::Splice, || inside.during(|| port.end_kernel_send(), plain));
     }
@@ -221,8 +222,8 @@ pub unsafe extern "C" fn splice(
     plain()
 }
 
-/// The stream of `input`, if it is one, is to be moved inside the kernel: whether part of it may still be in the ring,
-/// which the kernel cannot move from. Into anything but a pipe the kernel refuses to.
+/// The stream of `input`, if it is a connection, is to be moved inside the kernel. Whether part of it may still be in
+/// the ring, from which the kernel cannot move it. The kernel moves it into a pipe only.
 fn moves_from_ring(input: c_int, out: c_int, len: size_t) -> bool {
     let Some(connection) = adopt::of(input) else { return false };
     connection.pin(Reason::Splice);
@@ -232,7 +233,7 @@ fn moves_from_ring(input: c_int, out: c_int, len: size_t) -> bool {
 /// Copies to the pipe, and takes from the stream what the pipe has taken.
 fn splice_out(input: c_int, out: c_int, len: size_t, flags: c_uint) -> ssize_t {
     let mut piece = [0u8; libc::PIPE_BUF];
-    // A pipe that is writable has room for so much. (Whether the socket waits, its own flag says.)
+    // A writable pipe has room for this much. (The socket's own O_NONBLOCK says whether the socket waits.)
     if flags & libc::SPLICE_F_NONBLOCK != 0 && kernel::poll_now(out, libc::POLLOUT) & libc::POLLOUT == 0 {
         errno::set(libc::EAGAIN);
         return -1;

@@ -1,5 +1,5 @@
-//! system, popen and wordexp. libc's own system and popen spawn their shell behind this library's back, with the environment
-//! of that moment; these hand the connections on as posix_spawn does.
+//! system, popen and wordexp. libc's own system and popen spawn their shell without this library's knowledge, with the
+//! environment of that moment. The functions here hand the connections on as posix_spawn does.
 
 use super::exec::{environment, posix_spawn};
 use crate::guest::cancellation::unless_left;
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
             ends.into_iter().for_each(kernel::close);
             return stream;
         }
-        // Until the stream is among the others, which the shell of another thread has to close.
+        // Until the stream is in the list, because the shell of another thread has to close it.
         let _turn = Turn::take();
         let mut actions = MaybeUninit::uninit();
         libc::posix_spawn_file_actions_init(actions.as_mut_ptr());
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn _IO_popen(command: *const c_char, mode: *const c_char) 
     unsafe { popen(command, mode) }
 }
 
-/// Those of [`PIPES`], for the thread whose turn it is.
+/// The streams of [`PIPES`], for the thread whose turn it is.
 fn pipes() -> impl Iterator<Item = *mut Pipe> {
     // SAFETY: a pipe is freed by the thread whose turn it is, once it is not among them any more.
     let next = |pipe: &*mut Pipe| unsafe { (**pipe).next.load(Relaxed) };
@@ -167,8 +167,8 @@ unsafe fn end(stream: *mut FILE, close: unsafe fn(*mut FILE) -> c_int) -> c_int 
         // SAFETY: passed on to the caller.
         return unsafe { close(stream) };
     }
-    // This may take long, and until it is taken out the shells of other threads close its descriptor.
-    // What it says the close says again.
+    // This may take long. Until the stream is out of the list, the shells of other threads close its descriptor.
+    // The close reports its error again.
     let before = errno::get();
     // SAFETY: passed on to the caller.
     unsafe { libc::fflush(stream) };
@@ -303,7 +303,7 @@ struct Words {
     offset: size_t,
 }
 
-/// The shells of its command substitutions are libc's own, and know nothing of the library. Where one of them would read a
+/// libc spawns the shells of its command substitutions by itself, without the library. Where such a shell would read a
 /// connection with a gap, no words are expanded.
 ///
 /// # Safety

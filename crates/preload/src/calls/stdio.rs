@@ -1,6 +1,6 @@
-//! fdopen, freopen and dprintf. libc's stdio reads, writes and closes descriptors by calls of its own, which do not come
-//! past this library. So a stream over a connection is one of fopencookie(3)'s, whose calls are the library's; and
-//! whatever prints to a descriptor without a stream pins the connection first.
+//! fdopen, freopen and dprintf. libc's stdio reads, writes and closes descriptors by calls of its own, which this
+//! library does not see. So a stream over a connection is made by fopencookie(3), and its calls are the library's. A
+//! call that prints to a descriptor without a stream pins the connection first.
 
 use crate::guest::table::{self, Known};
 use crate::guest::{errno, real};
@@ -40,7 +40,7 @@ struct Stream {
     wide: *mut c_void,
 }
 
-/// What a stream of ours has for wide characters: more than any _IO_wide_data, and nobody writes there.
+/// What a stream of ours has for wide characters: larger than any _IO_wide_data, and never written to.
 static NO_WIDE: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
 
 /// [`Stream::descriptor`] of a stream that has none.
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         if let Some(known) = stream.cast::<Stream>().as_mut().filter(|it| it.descriptor == COOKIE) {
             // For fileno(3).
             known.descriptor = fd;
-            // libc's wide functions look there before they say that it is a stream of bytes.
+            // libc's wide functions read this before they find that the stream is one of bytes.
             known.wide = NO_WIDE.as_ptr().cast_mut().cast();
         }
         stream

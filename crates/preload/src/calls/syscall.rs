@@ -1,4 +1,4 @@
-//! syscall: what a program asks of the kernel by number goes the way of libc's function for it.
+//! syscall: a system call by number goes the same way as libc's function for it.
 
 use super::{
     aio, descriptor, epoll, exec, fork, io_uring, memory, options, poll, receive, seccomp, select, send, sendfile,
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
     };
     let set_up = || io_uring::io_uring_setup_by(itself);
     let forked = || child::forked(|| itself() as c_int);
-    // Not all architectures have the calls that newer ones stand for.
+    // Not all architectures have the older calls that newer calls have replaced.
     by_number! { number, itself();
         SYS_read => receive::read(a b c),
         SYS_readv => receive::readv(a b c),
@@ -142,7 +142,7 @@ fn is_there<T>(argument: usize) -> bool {
     argument == 0 || is_readable(argument as *const T, 1)
 }
 
-/// pselect6(2) has no register left for the size: its last argument points to the mask and that.
+/// pselect6(2) has no register left for the size: its last argument points to the mask and the size.
 fn is_mask_in(pair: usize) -> bool {
     let pair = pair as *const usize;
     // SAFETY: there is something to read.

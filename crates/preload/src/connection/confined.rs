@@ -14,11 +14,11 @@ static RESTS: AtomicBool = AtomicBool::new(false);
 
 /// A thread takes the connections to kernel TCP, before the filter comes.
 static CONFINING: AtomicBool = AtomicBool::new(false);
-/// A thread has ever begun to.
+/// Set once a thread has begun to confine the connections.
 static ANY_CONFINED: AtomicBool = AtomicBool::new(false);
 
-/// The connections are about to be confined. What other threads register meanwhile is followed, since it may have a rest. Whether
-/// any has had one before.
+/// The connections are about to be confined. From now on the library follows what other threads register in sets,
+/// because it may have a rest. Whether any connection has had a rest before.
 pub fn begin() -> bool {
     ANY_CONFINED.store(true, Release);
     let had_rests = RESTS.swap(true, Relaxed);
@@ -26,7 +26,7 @@ pub fn begin() -> bool {
     had_rests
 }
 
-/// They are; whether any has a rest.
+/// The connections are confined; `have_rests` says whether any has a rest.
 pub fn end(have_rests: bool) {
     CONFINING.store(false, Release);
     RESTS.store(have_rests, Relaxed);
@@ -42,7 +42,7 @@ pub fn has_rests() -> bool {
     RESTS.load(Relaxed)
 }
 
-/// None has by now, nor will have.
+/// No connection has a rest by now, and none will have one.
 pub fn forget_rests() {
     RESTS.store(false, Relaxed);
 }
@@ -52,12 +52,13 @@ pub fn has_rest_of(end: u32) -> bool {
     at(end).is_some_and(|connection| connection.has_rest())
 }
 
-/// Whether it has one, or may have: what lies before it is in the kernel.
+/// Whether the connection whose end has this number has a rest, or may have one once the kernel's bytes before it are
+/// read.
 pub fn may_have_rest(end: u32) -> bool {
     at(end).is_some_and(|connection| connection.may_have_rest())
 }
 
-/// Whether any connection of this process may have one.
+/// Whether any connection of this process may have a rest.
 pub fn may_any_have_rest() -> bool {
     let mut may = CONFINING.load(Acquire);
     if let Some(family) = family::existing() {
@@ -72,12 +73,12 @@ fn at(end: u32) -> Option<Connection> {
 }
 
 impl Connection {
-    /// Whether every call on it goes as the kernel's own, but for what is unread in the ring.
+    /// Whether every call on it is the kernel's own, except for reading what is left in the ring.
     pub fn is_confined(&self) -> bool {
         handle(self.index).is_some_and(|handle| handle.attached.load(Acquire) == CONFINED)
     }
 
-    /// The port of a confined end, for a thread whose number is not asked for.
+    /// The port of a confined end, for a thread that does not ask for its number.
     pub fn confined_port(&self) -> Option<Port<'static>> {
         let handle = handle(self.index).filter(|_| self.is_confined())?;
         // SAFETY: written before UNTOUCHED was stored, which came before CONFINED.
@@ -100,7 +101,8 @@ impl Connection {
         self.rest().is_some_and(|port| port.ready() == Ready::Yes)
     }
 
-    /// Receives what is left in the ring of a confined end, by no system call but `call`; `None` if there is nothing.
+    /// Receives what is left in the ring of a confined end, without a system call except `call`; `None` if nothing is
+    /// left.
     pub fn receive_rest(&self, into: impl FnOnce() -> Cursor, flags: i32, call: Receive<'_>) -> Option<Answer> {
         let mut port = self.rest()?;
         port.me = thread::number();

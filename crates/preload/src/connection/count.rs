@@ -1,8 +1,9 @@
 //! What this process says of its connections in the statistics of `underpass run --stats`.
 //!
-//! Each process counts the connections that it uses, and tells of them when it closes its last descriptor: how they
-//! fared, and what was carried while it used them. The end's counters, which all that have it share, hold what nobody has
-//! told of yet. Who only has a connection says nothing of it, unless nobody else is left to.
+//! Each process counts the connections that it uses, and reports each when it closes its last descriptor of it: how it
+//! fared, and what was carried while the process used it. The end's counters, which all processes that have the end
+//! share, hold what no process has reported yet. A process that has a connection without using it does not report it,
+//! unless it is the last one.
 
 use super::Connection;
 use super::handle::{BROUGHT, COUNTED, COUNTERS, Handle, REPORTED, UNCOUNTED, handle};
@@ -18,7 +19,7 @@ fn counters(end: &End) -> [&AtomicU64; COUNTERS] {
 }
 
 impl Handle {
-    /// From now on what is carried is this process's.
+    /// From now on this process counts what the connection carries.
     fn count_from_here(&self, end: &End) {
         for (before, counter) in self.before.iter().zip(counters(end)) {
             before.store(counter.load(Relaxed), Relaxed);
@@ -41,13 +42,13 @@ impl Connection {
         }
     }
 
-    /// What a program image that gets the connection is told of this: see [`after_execution`].
+    /// How this process counts the connection, for a program image that gets it: see [`after_execution`].
     pub fn counted(&self) -> u32 {
         handle(self.index).map_or(UNCOUNTED, |handle| handle.counted.load(Relaxed))
     }
 }
 
-/// What was carried so far is told by somebody else.
+/// Another process reports what was carried so far.
 pub fn forget_carried(end: &End) {
     counters(end).iter().for_each(|counter| counter.store(0, Relaxed));
 }
@@ -72,8 +73,8 @@ pub fn after_execution(handle: &Handle, end: &End, counted: Option<u32>, same: b
     handle.count_from_here(end);
 }
 
-/// Another program image is about to take this one's place: tells of what it has carried, and how the connections fared but
-/// for those that the next one `goes_on` with.
+/// Another program image is about to take this one's place. Reports what this image has carried, and how its
+/// connections fared, except those that the next image `goes_on` with.
 pub fn count_before_execution(goes_on: impl Fn(&Connection) -> bool) {
     if let Some(family) = family::existing() {
         for_each(|index, fd| {
@@ -105,9 +106,9 @@ pub fn report(end: &End, index: u32, last: bool) {
         record.connections.fetch_add(1, Relaxed);
     }
     if handle.counted.swap(REPORTED, Relaxed) == REPORTED {
-        // But for what has been carried since.
+        // Reported already, except for what has been carried since.
     } else if end.stage() == Stage::Broken {
-        // However far it had come: nothing else tells of the fault.
+        // Even if the connection was fast: nothing else reports the fault.
         record.count_reason(Reason::PeerFault);
     } else if end.was_fast() {
         record.fast.fetch_add(1, Relaxed);
@@ -117,7 +118,7 @@ pub fn report(end: &End, index: u32, last: bool) {
     report_carried(end, index, last);
 }
 
-/// The last one tells all that nobody has told.
+/// Reports what was carried; the last process also reports what no process has reported.
 fn report_carried(end: &End, index: u32, last: bool) {
     let (Some(record), Some(handle)) = (statistics::record(), handle(index)) else { return };
     let told = [
@@ -130,9 +131,9 @@ fn report_carried(end: &End, index: u32, last: bool) {
     ];
     for ((counter, before), told) in counters(end).into_iter().zip(&handle.before).zip(told) {
         let before = if last { 0 } else { before.load(Relaxed) };
-        // Somebody who told all has begun anew.
+        // Another process has reported all of it, and the counter has begun anew.
         let carried = |now: u64| if now < before { now } else { now - before };
-        // Another process may tell of the same at this moment.
+        // Another process may report the same at this moment.
         let now = counter.fetch_update(Relaxed, Relaxed, |now| Some(now - carried(now)));
         told.fetch_add(now.map_or(0, carried), Relaxed);
     }

@@ -21,7 +21,7 @@ pub struct Handle {
     ///
     /// [`relinquish`]: super::references::relinquish
     pub relinquished: AtomicBool,
-    /// Both directions were on the kernel path for good by then.
+    /// Both directions were on the kernel path for good when this process relinquished the end.
     pub was_plain: AtomicBool,
     /// The event in which the connection was found: see [`super::Connection::is_as_of`].
     pub found: AtomicU64,
@@ -49,29 +49,29 @@ pub struct Unclaimed {
     pub next: AtomicU32,
 }
 
-/// The channel is not there.
+/// The channel is not attached.
 pub const ABSENT: u32 = 0;
 /// A thread attaches it.
 pub const WORKING: u32 = 1;
-/// It is there.
+/// The channel is attached.
 pub const PRESENT: u32 = 2;
-/// It is there, but this process has gone to the kernel path for good.
+/// The channel is attached, but this process has gone to the kernel path for good.
 pub const CONFINED: u32 = 3;
 /// As [`PRESENT`], but no send or receive has used it yet.
 pub const UNTOUCHED: u32 = 4;
 
 /// This process has not used it.
 pub const UNCOUNTED: u32 = 0;
-/// This process has used it, and will tell how it fared.
+/// This process has used it, and will report how it fared.
 pub const COUNTED: u32 = 1;
-/// The process that forked this one has.
+/// The process that forked this one has used it.
 pub const ELSEWHERE: u32 = 2;
-/// Whoever handed it to this one has. If this one uses it, it counts it for itself: who is the last of those that have it
-/// may be none that knows of it.
+/// The process that handed it to this one has used it. If this process uses it, this process counts it too: the last
+/// process that has the connection may not know of it.
 pub const BROUGHT: u32 = 3;
-/// This process has told how it fared.
+/// This process has reported how it fared.
 pub const REPORTED: u32 = 4;
-/// Counters of an end that are told.
+/// Counters of an end that are reported.
 pub const COUNTERS: usize = 6;
 
 static HANDLES: Sparse<Handle, { MAX_ENDS / PIECE }> = Sparse::new();
@@ -89,7 +89,8 @@ impl Handle {
     /// This process has the end from now on.
     pub fn begin(&self) {
         self.relinquished.store(false, Relaxed);
-        // What comes back after this process had told of it, or another with the same end, is counted anew.
+        // A connection that comes back after this process had reported it, or another connection with the same end, is
+        // counted anew.
         let _ = self.counted.compare_exchange(REPORTED, UNCOUNTED, Relaxed, Relaxed);
         self.before.iter().for_each(|counter| counter.store(0, Relaxed));
         self.found.store(table::next_event(), Relaxed);

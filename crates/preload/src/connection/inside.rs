@@ -1,10 +1,11 @@
-//! Threads that are inside a call on a connection while another closes its last descriptor. In the kernel each of them has
-//! the socket until it returns.
+//! Threads that are inside a call on a connection while another thread closes the last descriptor. In the kernel each
+//! of them keeps the socket until its call returns.
 //!
-//! A call that is one call of the kernel's has that by itself, and needs the end alone: it is kept until the last of them
-//! comes out, since it may be the next connection's otherwise, as the number may. A receive that sleeps goes on with the socket
-//! when it wakes: for such, the close makes a descriptor of the library's own, which the last of them closes. To the rest of the
-//! library it is one of the connection's like any other.
+//! Where the library's call is a single call of the kernel's, the kernel keeps the socket, and the library has to keep
+//! only the end: until the last such thread comes out, since another connection might get the end otherwise, as it
+//! might get the descriptor's number. A receive that sleeps goes on with the socket when it wakes. For such receives
+//! the close makes a descriptor of the library's own, which the last of them closes. The rest of the library treats it
+//! as any other descriptor of the connection.
 
 use super::Connection;
 use super::handle::handle;
@@ -27,7 +28,7 @@ use underpass_segment::{clock, kernel};
 
 /// How a descriptor that was kept is closed.
 pub struct Closing {
-    /// Closes it, as the program closes its own: perhaps the connection ends by that.
+    /// Closes a kept descriptor as the program closes its own, so that the connection may end by that.
     pub close_kept: fn(i32),
 }
 
@@ -42,7 +43,7 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// It does: until this value is dropped.
+    /// This thread goes on inside the kernel's call until this value is dropped.
     pub fn enter(&self) {
         if !self.entered.replace(true)
             && let Some(handle) = handle(self.index)
@@ -51,8 +52,8 @@ impl Inside {
         }
     }
 
-    /// It does, in `call`. If this thread does not come back from there, `undo` is done, and it is inside no more: see
-    /// [`unless_left`].
+    /// Makes `call`, inside of which this thread is meanwhile. If the thread does not come back from there, `undo` is
+    /// called, and the thread is inside no more: see [`unless_left`].
     pub fn during<T>(&self, undo: impl Fn(), call: impl FnOnce() -> T) -> T {
         self.enter();
         let undo = || {
@@ -104,11 +105,11 @@ impl Connection {
         Inside { index: self.index, entered: Cell::new(false) }
     }
 
-    /// Nobody finds the connection by this descriptor any more, which is about to be closed: returns once no call goes on by
-    /// its number but inside the kernel, and nobody looks at it.
+    /// This descriptor is about to be closed, and no thread finds the connection by it any more. Returns once no call
+    /// uses its number outside of the kernel, and no thread looks at the connection.
     pub fn outlast_calls(&self) {
         self.outlast_lookers();
-        // A receive says that it sleeps before it looks at the table; here it is the other way round.
+        // A receive says that it sleeps, and then looks at the table. This thread has changed the table, and looks now.
         fence(SeqCst);
         let lock = &self.end.reading.lock;
         outlast(lock, || lock.is_asleep() && kernel::own(lock.owner()).is_none_or(kernel::thread_sleeps));
@@ -124,9 +125,9 @@ pub fn is_kept(fd: i32) -> bool {
     }
 }
 
-/// Returns when no other thread of this process holds the lock, when `enough`, or when that takes too long.
+/// Returns when no other thread of this process holds the lock, when `enough` says so, or when that takes too long.
 pub fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
-    // Nobody sleeps there, but a thread may have to wait long for a processor.
+    // No thread sleeps with the lock, but a thread may have to wait long for a processor.
     const PATIENCE_NS: u64 = 200_000_000;
     let is_held = || match lock.owner() {
         0 => false,
@@ -155,7 +156,7 @@ pub static WAITING: Waiting = Waiting {
 
 /// Gives back on all connections of this process; false if the kernel has no room for all of it yet.
 fn give_back_everywhere() -> bool {
-    // Of each, also behind one that has no room.
+    // On every connection, also after one for which the kernel has no room.
     let mut all = true;
     look_at_all(|it| all &= it.attend());
     all
@@ -164,12 +165,12 @@ fn give_back_everywhere() -> bool {
 /// Counts the receive as inside, and finds it a descriptor of the socket.
 fn keep_socket(port: &mut Port<'_>) {
     let Some(handle) = handle(port.token) else { return };
-    // Before the table is looked at; whoever closes looks at the count afterwards.
+    // Before the table is looked at: a thread that closes the descriptor looks at this count after changing the table.
     if !core::mem::replace(&mut port.keeps_socket, true) {
         handle.inside.enter();
     }
     fence(SeqCst);
-    // There is none if the call had hardly begun, or there was no room for one.
+    // No descriptor is left if the close came before this call was counted, or if there was no room to keep one.
     port.fd = open_descriptor(port.token, port.fd).unwrap_or(-1);
 }
 

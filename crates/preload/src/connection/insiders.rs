@@ -39,10 +39,10 @@ impl Insiders {
         self.0.fetch_add(1, SeqCst);
     }
 
-    /// One less: what the last one has to let go of.
+    /// One thread less. Returns what the last one has to let go of.
     pub fn leave(&self) -> Kept {
         let less = |word| match Self::count(word) {
-            // In a child that was forked by a signal handler on top of the call, it is not counted.
+            // A child that a signal handler has forked during the call does not count it.
             0 => None,
             1 => Some(0),
             _ => Some(word - 1),
@@ -67,7 +67,7 @@ impl Insiders {
         Self::kept(self.0.load(SeqCst)) == Kept::Descriptor(fd)
     }
 
-    /// Nobody is inside; what was kept.
+    /// Notes that no thread is inside, and returns what was kept.
     pub fn clear(&self) -> Kept {
         Self::kept(self.0.swap(0, SeqCst))
     }

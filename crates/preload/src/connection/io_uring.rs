@@ -1,9 +1,10 @@
 //! io_uring, which carries bytes past every libc call. Where this process may have one, its connections stay on the kernel path.
 //!
-//! Programs set up a ring in three ways. Through libc's `syscall` and through liburing's functions they come past this
-//! library, which refuses as a kernel without io_uring does. By an instruction of their own they do not. For the program that
-//! it runs, the command looks for such code before and installs a filter. In all others the library looks for the code, and
-//! for a ring, before a connection looks for its other end, and pins all connections where there is either.
+//! Programs set up a ring in three ways. Calls through libc's `syscall` and through liburing's functions come to this
+//! library, which refuses them as a kernel without io_uring does. System call instructions of the program's own do not
+//! come here. For the program that it runs, the command looks for such code beforehand and installs a filter. In all
+//! other programs the library looks for the code, and for a ring, before a connection looks for its other end, and pins
+//! all connections if it finds either.
 
 use super::Connection;
 use super::look::for_each;
@@ -21,16 +22,16 @@ use underpass_segment::sync::{AtomicBool, AtomicU32, AtomicU64, Relaxed};
 static HAS_RING: AtomicBool = AtomicBool::new(false);
 /// How many connections have asked.
 static ASKED: AtomicU32 = AtomicU32::new(0);
-/// A sum over what code was mapped where at the last look at it.
+/// A sum over the code that was mapped at the last look, and its addresses.
 static LOOKED_AT: AtomicU64 = AtomicU64::new(START);
 
-/// Whether what happens to any connection is known to go past the library.
+/// Whether this process is known to have an io_uring, by which calls on any connection may bypass the library.
 pub fn is_known() -> bool {
     HAS_RING.load(Relaxed)
 }
 
-/// Whether what happens to any connection may go past the library. Asked by each connection that has met its other end. Pins all
-/// of them if so.
+/// Whether this process may have an io_uring. Each connection that has met its other end asks this. Pins all
+/// connections if so.
 pub fn is_possible() -> bool {
     const ALWAYS: u32 = 16;
     if is_known() {
@@ -47,7 +48,7 @@ pub fn is_possible() -> bool {
     is_known()
 }
 
-/// There is one: all connections are pinned, those to come too.
+/// There is an io_uring: pins all connections, also those to come.
 pub fn pin_all() {
     if !HAS_RING.swap(true, Relaxed)
         && let Some(family) = family::existing()
@@ -58,7 +59,7 @@ pub fn pin_all() {
 
 /// Whether code that has been loaded since the last look can set up a ring past the library, and the kernel lets it.
 ///
-/// Where the code cannot be looked at, /proc cannot be asked, and no connection meets its other end anyway.
+/// Where the code cannot be read, /proc cannot be read either, and no connection meets its other end anyway.
 fn may_be_set_up_unseen() -> bool {
     let last = LOOKED_AT.load(Relaxed);
     if last != START {
@@ -114,7 +115,7 @@ impl Search {
         if known.is_some_and(|(directory, mark)| directory.is_harmless(mark)) {
             return;
         }
-        // What is unmapped meanwhile cannot be read: the list will be another at the next look.
+        // Code that was unmapped meanwhile cannot be read: the next look finds another list.
         let Ok(open) = code.open() else { return self.all_seen = false };
         let answer = io_uring::is_set_up_in(code.len, self.piece.items_mut(), |at, to| open.read(at, to));
         self.is_found = answer == Some(true);
@@ -130,7 +131,7 @@ fn is_harmless(path: &str) -> bool {
     io_uring::HARMLESS.iter().any(|it| name.starts_with(it))
 }
 
-/// Whether the kernel would set up a ring at all, told by what it says of a call that names no place for its answer.
+/// Whether the kernel would set up a ring at all: its error shows that, for a call without a place for the answer.
 fn is_offered() -> bool {
     // SAFETY: the kernel refuses a null pointer.
     let refused = unsafe { raw::syscall(libc::SYS_io_uring_setup, [0; 6]) };

@@ -24,44 +24,46 @@ impl Connection {
         }
     }
 
-    /// The same, for a socket that goes to somebody who does not know what lies in the ring. False if bytes there are lost to
-    /// that one.
+    /// The same, for a socket that goes to a process that does not know the ring. False if bytes in the ring are lost
+    /// to that process.
     pub fn hand_over(&self, reason: Reason) -> bool {
         self.hand_over_to(Recipient::Alone, reason, false)
     }
 
-    /// The same as [`Port::hand_over`] has it.
+    /// The same for any recipient: see [`Port::hand_over`].
     pub fn hand_over_to(&self, recipient: Recipient, reason: Reason, wakes: bool) -> bool {
         self.port_for(recipient, reason).is_none_or(|(port, recipient)| port.hand_over(reason, recipient, wakes))
     }
 
-    /// The port of the end, pinned, by which it is left to the recipient. A confined one is on kernel TCP already, and may not be
-    /// able to wake a sender to which it leaves something: it is left as if the recipient were unsure.
+    /// Pins the end, and returns the port by which it is left to the recipient. A confined end is on kernel TCP
+    /// already, and may not be able to wake a sender to which it leaves something: it is left as if the recipient were
+    /// unsure.
     fn port_for(&self, recipient: Recipient, reason: Reason) -> Option<(Port<'static>, Recipient)> {
         self.pin_end(reason);
         let recipient = if self.is_confined() { Recipient::Unsure } else { recipient };
         Some((self.port_even_confined()?, recipient))
     }
 
-    /// Hands it over to somebody who is to read it.
+    /// Hands it over to a process that is to read it, or resets the connection.
     pub fn hand_over_or_reset(&self, reason: Reason) {
         if !self.hand_over(reason) {
             self.reset();
         }
     }
 
-    /// The same for somebody who may know of it, if the other end can put it on the kernel path.
+    /// The same for a process that may know the ring, if the other end can put the unread bytes on the kernel path.
     pub fn hand_over_if_possible(&self, reason: Reason) {
         self.hand_over_to(Recipient::Unsure, reason, false);
     }
 
-    /// Leaves the ring before that. Whether something unread is left to the sender.
+    /// Leaves the ring before a hand-over. Whether something unread is left for the sender to give back.
     pub fn leave_to(&self, recipient: Recipient, reason: Reason) -> bool {
         self.port_for(recipient, reason).is_some_and(|(port, recipient)| port.leave_to(recipient) == LeftRing::Unread)
     }
 
-    /// A program is about to be executed in this image's place: if nobody else has the connection, it is plain TCP until the new
-    /// image comes back to the ring. How many bytes it has left there; `None` if it has not.
+    /// A program is about to be executed in this image's place: if no other process has the connection, it is plain TCP
+    /// until the new image comes back to the ring. Returns how many bytes are left in the ring; `None` if the end has
+    /// not gone away.
     pub fn go_away(&self) -> Option<u64> {
         let port = self.joined_port().filter(|_| self.end.read_gate.is_shut())?;
         let is_gone = port.go_away(|| self.is_last()) == Departure::Gone;
@@ -77,28 +79,29 @@ impl Connection {
         }
     }
 
-    /// Ends the connection by a reset: bytes of it are lost to whoever has the socket from now on.
+    /// Ends the connection by a reset, because the processes that have the socket from now on would miss some of its
+    /// bytes.
     pub fn reset(&self) {
         self.reset_by(self.port_even_confined().as_ref());
     }
 
     pub fn reset_by(&self, port: Option<&Port<'_>>) {
         kernel::reset_at_close(self.fd);
-        // The other end must not take it for the doing of a doorbell.
+        // The other end must not believe that an unread doorbell has caused the reset.
         if let Some(port) = port {
             port.channel.tell_of_close(self.fd);
         }
         end_lost(self.fd);
     }
 
-    /// The same for somebody who may have the library.
+    /// The same for a process that may have the library.
     pub fn offer(&self, reason: Reason) {
         if let Some(port) = self.pinned_port(reason) {
             port.offer(reason);
         }
     }
 
-    /// stdin, stdout and stderr pass the library by, where the program does not use them by their descriptors.
+    /// Pins a connection that is stdin, stdout or stderr: libc uses these past the library.
     pub fn mind_stdio(&self) {
         if self.fd <= libc::STDERR_FILENO {
             self.hand_over_if_possible(Reason::Stdio);
@@ -110,7 +113,7 @@ impl Connection {
         self.joined_port()
     }
 
-    /// Nothing comes of an ask of the broker any more, if there is one. Whether a copy of the socket may lie there.
+    /// Gives up an ask of the broker, if there is one. Whether a copy of the socket may lie with the broker.
     pub fn stop_asking(&self) -> bool {
         (self.end.asked() != Asked::Nothing || is_asking())
             && family::with_meeting_surely(|meeting| meeting.leave_broker(self.end)) == Some(true)
@@ -119,7 +122,8 @@ impl Connection {
     fn pin_end(&self, reason: Reason) {
         self.stop_asking();
         if reason == Reason::Inherited {
-            // Whoever pins it for that gives the socket to a program without the library, or may do so.
+            // A caller that pins a connection for this reason gives the socket to a program without the library, or may
+            // do so.
             self.end.owners.note_outsider();
         }
         self.end.pin(reason);

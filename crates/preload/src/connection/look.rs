@@ -1,5 +1,6 @@
-//! Threads that look at connections of which they were not asked: to execute or spawn a program, or to give back. Other threads may
-//! close these meanwhile. A close lets them finish first, since the number is another connection's soon, and the end may be.
+//! Threads that look at connections without a call of the program on them: to execute or spawn a program, or to give
+//! back. Other threads may close these connections meanwhile. A close lets the look finish first, because the
+//! descriptor's number, and perhaps the end, is another connection's soon.
 
 use super::handle::handle;
 use super::{Connection, known};
@@ -12,11 +13,11 @@ use underpass_segment::sync::{Relaxed, SeqCst, fence};
 use underpass_segment::{clock, of_each_thread};
 
 of_each_thread! {
-    /// How many of those that look are this thread.
+    /// How many looks of this thread are under way.
     static MINE: u32 = 0;
 }
 
-/// A look at a connection, which nobody closes before it ends.
+/// A look at a connection, which is not closed before the look ends.
 pub struct Look(u32);
 
 impl Look {
@@ -28,7 +29,7 @@ impl Look {
             handle.lookers.fetch_add(1, SeqCst);
             MINE.set(MINE.get() + 1);
         }
-        // Whoever closes it changes the table, and counts those who look afterwards.
+        // A thread that closes the descriptor changes the table first, and then waits for the threads that look.
         fence(SeqCst);
         (table::get(fd) == Known::Connection(connection.index)).then_some((connection, look))
     }
@@ -37,7 +38,7 @@ impl Look {
 impl Drop for Look {
     fn drop(&mut self) {
         if let Some(handle) = handle(self.0) {
-            // In a child that was forked meanwhile there are none.
+            // A child that was forked meanwhile counts none.
             let less = |n: u32| n.checked_sub(1);
             if handle.lookers.fetch_update(SeqCst, SeqCst, less).is_ok() {
                 MINE.set(MINE.get().saturating_sub(1));
@@ -46,14 +47,14 @@ impl Drop for Look {
     }
 }
 
-/// Calls `what` for the connections of all descriptors, which nobody closes meanwhile.
+/// Calls `what` for the connections of all descriptors, each of which is not closed meanwhile.
 pub fn look_at_all(mut what: impl FnMut(Connection)) {
     for fd in 0..table::highest() {
         look_at(fd, &mut what);
     }
 }
 
-/// Calls `what` for the connection of `fd`, if there is one, which nobody closes meanwhile.
+/// Calls `what` for the connection of `fd`, if there is one, which is not closed meanwhile.
 pub fn look_at(fd: i32, what: impl FnOnce(Connection)) {
     if thread::is_vfork_child() {
         // The descriptors are this child's own, and nobody else closes them.
@@ -90,14 +91,14 @@ pub fn for_each_end(mut what: impl FnMut(&'static Family, u32, i32)) {
     }
 }
 
-/// In a forked child, which has none of those that looked.
+/// In a forked child, which has none of the threads that looked.
 pub fn forget_looks() {
     MINE.set(0);
 }
 
 impl Connection {
-    /// Nobody finds the connection by this descriptor any more, which is about to be closed: returns once those who look at it
-    /// have finished.
+    /// This descriptor is about to be closed, and no thread finds the connection by it any more: returns once the
+    /// threads that look at the connection have finished.
     pub fn outlast_lookers(&self) {
         // A peer that lies is not awaited for longer either.
         const PATIENCE_NS: u64 = 5_000_000_000;
@@ -106,7 +107,7 @@ impl Connection {
         if handle.lookers.load(SeqCst) == 0 {
             return;
         }
-        // On top of a look, or of a call that a look may wait for, in this very thread.
+        // A signal handler may have interrupted a look of this thread, or a call of this thread that a look waits for.
         let me = thread::number();
         let locks = [&self.end.reading.lock, &self.end.sending.lock];
         if MINE.get() > 0 || locks.iter().any(|lock| lock.owner() == me) {

@@ -1,11 +1,12 @@
-//! Ends of which something unread went with the channel, since nobody came for them in time.
+//! Ends whose unread bytes went with the channel, because no process came for the end in time.
 //!
-//! A program image that comes for such an end after all must not read the socket as if nothing were missing. It finds the end by the
-//! cookie of its socket, and that it is broken. So the end is not another connection's at once: the latest are kept.
+//! A program image that comes for such an end after all must not read the socket as if nothing were missing. It finds
+//! the end by the cookie of its socket, and finds it broken. So such an end is not used again at once: the latest ones
+//! are kept.
 
 use underpass_segment::sync::{AcqRel, AtomicU32, Relaxed};
 
-/// So many are kept.
+/// How many are kept.
 const MOST: usize = 64;
 
 /// Index + 1 of each; 0: none.

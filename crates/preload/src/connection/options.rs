@@ -10,7 +10,7 @@ use underpass_segment::sync::{AtomicBool, Relaxed};
 
 /// See tcp(7): a receive says how many bytes are left, in a control message of the same number.
 pub const TCP_INQ: c_int = 36;
-/// Options by which a recvmsg says when it was that what it receives came, old and new.
+/// Options by which a recvmsg says when the received bytes came, old and new.
 pub const STAMPS: [c_int; 4] =
     [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMP_NEW, libc::SO_TIMESTAMPNS_NEW];
 /// The same, and when something was sent, which comes as an error of the socket.
@@ -51,8 +51,9 @@ pub fn unsuitable(fd: i32) -> Option<Reason> {
     (ulp.is_ok_and(|len| len > 0) && name[0] != 0).then_some(Reason::SocketOption)
 }
 
-/// What was set on the socket, or on the listener that it came of, before it was known as a connection: takes notice, and
-/// says why the connection cannot be carried. The kernel is asked only where such an option has been set at all.
+/// Looks for options that were set on the socket, or on its listener, before it was known as a connection, and returns
+/// the reason if the connection cannot be carried. The kernel is asked only if the process has set such an option at
+/// all.
 pub fn set_before(connection: Connection) -> Option<Reason> {
     if !RARE.load(Relaxed) {
         return None;
@@ -71,7 +72,7 @@ pub fn set_before(connection: Connection) -> Option<Reason> {
     special.then_some(Reason::SocketOption)
 }
 
-/// Whether the program wants to know when what it receives came.
+/// Whether the program asks for the time at which received bytes came.
 pub fn is_stamped(fd: c_int) -> bool {
     STAMPS.iter().any(|&name| kernel::int_option(fd, libc::SOL_SOCKET, name).is_ok_and(|on| on != 0))
 }

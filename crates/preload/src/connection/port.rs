@@ -29,7 +29,7 @@ impl Connection {
         match handle.attached.load(Acquire) {
             PRESENT | UNTOUCHED => true,
             CONFINED => false,
-            // A signal handler that comes here in the middle of it would wait for ever.
+            // With signals held back: a signal handler that interrupted this and came here would wait for ever.
             _ => kernel::undisturbed(|| self.attach(handle)),
         }
     }
@@ -79,7 +79,7 @@ impl Connection {
         if self.end.stage() == Stage::Joined { self.port() } else { None }
     }
 
-    /// The port of a joined end, even of a confined one. Whoever uses it makes system calls of the library's own.
+    /// The port of a joined end, even of a confined one. Its use makes system calls that the program did not make.
     pub fn port_even_confined(&self) -> Option<Port<'static>> {
         if self.end.stage() != Stage::Joined {
             return None;

@@ -1,4 +1,4 @@
-//! The references that processes have to an end. Whoever lets go of the last one tells the other end.
+//! The references that processes have to an end. The process that drops the last reference tells the other end.
 
 use super::count::report;
 use super::handle::{ABSENT, CONFINED, HIGHEST, Handle, PRESENT, UNTOUCHED, handle};
@@ -13,8 +13,8 @@ use underpass_segment::switch::{Port, Recipient};
 use underpass_segment::sync::{AcqRel, Acquire, Relaxed, Release};
 use underpass_segment::{clock, kernel};
 
-/// One descriptor less: `fd`, unless that is closed already. The last one is left to the threads that are inside, of whom the last
-/// comes here again.
+/// One descriptor less: `fd`, unless that is closed already. While threads are inside, the last descriptor is left to
+/// them, and the last thread to leave calls this again.
 pub fn release(index: u32, fd: Option<i32>) {
     let (Some(family), Some(handle)) = (family::existing(), handle(index)) else { return };
     let less = |n: u32| (n > 1 || !handle.inside.any()).then(|| n - 1);
@@ -22,7 +22,7 @@ pub fn release(index: u32, fd: Option<i32>) {
         match handle.descriptors.fetch_update(AcqRel, Acquire, less) {
             Ok(before) => break before,
             Err(_) if handle.inside.keep(Kept::End) => return,
-            // They have come out meanwhile.
+            // The threads have come out meanwhile.
             Err(_) => {}
         }
     };
@@ -41,9 +41,10 @@ pub fn release(index: u32, fd: Option<i32>) {
 /// One process less, which has the socket as `fd`.
 pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Channel>, fd: Option<i32>) {
     let end = family.end(index);
-    // One that another family has taken over has none any more, but this process may have attached it.
+    // An end that another family has taken over has no channel any more, but this process may have attached it.
     let joined = end.has_channel() || channel.is_some();
-    // Before: another process that has lent it may end the loan as soon as nobody refers to it.
+    // Before this process leaves: another process that has lent the end may end the loan as soon as no process refers
+    // to it.
     let until = end.owners.lent_until();
     let last = end.owners.leave();
     reap(family);
@@ -54,10 +55,10 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     if let Some(connection) = closed.filter(Connection::has_outsider)
         && let Some(channel) = channel.or_else(|| family::with_meeting_surely(|m| m.channel(end, None)).flatten())
     {
-        // Of several that let go of it at the same time, none saw before that it was the last.
+        // Where several processes let go of it at the same time, none of them knew before that it was the last.
         connection.leave_no_gap_by(&connection.port_with(channel, thread::number()));
     }
-    // Somebody was to come for it, and perhaps does so just now.
+    // An image was to come for it, and perhaps does so just now.
     let last = last && (until == 0 || end.owners.turn_away());
     let is_lost = last && until != 0 && takes_unread_along(family, index, channel);
     if last {
@@ -71,7 +72,7 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     }
 }
 
-/// Whether the channel of an end that nobody has any more takes something unread along.
+/// Whether unread bytes are lost with the channel of an end that no process has any more.
 fn takes_unread_along(family: &'static Family, index: u32, channel: Option<Channel>) -> bool {
     let end = family.end(index);
     let attach = || family::with_meeting_surely(|m| m.channel(end, None)).flatten();
@@ -80,8 +81,8 @@ fn takes_unread_along(family: &'static Family, index: u32, channel: Option<Chann
     port.is_some_and(|port| port.goes_with_channel())
 }
 
-/// Nobody has the end any more: it is free for another connection. One that is lost is so later, since somebody may come for it
-/// after all.
+/// No process has the end any more: it is free for another connection. If it `is_lost`, it becomes free later, because
+/// an image may come for it after all.
 fn give_back(family: &Family, index: u32, is_lost: bool) {
     let free = if is_lost {
         family.end(index).advance(Stage::Broken);
@@ -109,7 +110,8 @@ fn finish(family: &Family, index: u32, channel: Option<Channel>) {
     }
 }
 
-/// Ends what was unclaimed, for whoever has come, or has not come in time.
+/// Looks at the unclaimed ends: another process has claimed an end meanwhile, or the time to claim it is over and it
+/// ends.
 fn reap(family: &'static Family) {
     if !unclaimed::are_any() {
         return;
@@ -121,13 +123,14 @@ fn reap(family: &'static Family) {
     unclaimed::take_each(|index, it| {
         let end = family.end(index);
         let until = it.until.load(Acquire);
-        // If not, whoever claimed it has lent it again, and keeps it for that; or has ended it.
+        // If not, a process has claimed the end and has lent it again, for which that process keeps it; or has ended
+        // it.
         let is_as_kept = end.owners.lent_until() == until;
         let claimed = end.owners.are_any();
         if is_as_kept && !claimed && until > now {
             return unclaimed::enlist(index);
         }
-        // Whoever has claimed it ends it itself.
+        // A process that has claimed the end ends it itself.
         let last = !claimed && is_as_kept && end.owners.end_loan(until) && end.owners.turn_away();
         let is_lost = last && takes_unread_along(family, index, None);
         if last {
@@ -142,21 +145,22 @@ fn reap(family: &'static Family) {
     });
 }
 
-/// Ends what processes have left that are gone: they were killed, or have ended without closing.
+/// Ends connections of processes that are gone: they were killed, or have ended without closing.
 pub fn take_back_what_is_left(family: &Family) {
     kernel::undisturbed(|| {
         family.sweep(|index| bury(family, index));
     });
 }
 
-/// Ends what nobody has any more, and this process never had.
+/// Ends a connection that no process has any more, and that this process never had.
 pub fn bury(family: &Family, index: u32) {
     family::with_meeting_surely(|m| m.bury(family.end(index)));
     family.free(index);
 }
 
-/// This process lets go of an end of which it keeps the descriptors: they will be closed without its knowing. The last
-/// process keeps its reference until it is gone. Whether it is the last; `None` if it has let go of it already.
+/// This process lets go of an end, but keeps its descriptors: they will be closed without the library's knowledge. The
+/// last process keeps its reference until it is gone. Whether it is the last; `None` if it has let go of the end
+/// already.
 pub fn relinquish(family: &Family, index: u32) -> Option<bool> {
     let handle = handle(index)?;
     if handle.relinquished.swap(true, AcqRel) {
@@ -182,23 +186,23 @@ pub fn is_pool_used(id: i32) -> bool {
 }
 
 impl Connection {
-    /// Whether a program may have the socket that is not counted among its processes.
+    /// Whether a process that is not counted among the end's owners may have the socket.
     pub fn is_lent(&self) -> bool {
         self.end.owners.is_lent() || self.has_outsider()
     }
 
-    /// Whether a program image is on its way that was given it.
+    /// Whether a program image that was given the connection is still on its way.
     pub fn is_awaited(&self) -> bool {
         self.end.owners.is_awaited(clock::nanoseconds())
     }
 
-    /// Whether a program may have the socket that knows nothing of the ring.
+    /// Whether a program without the library may have the socket.
     pub fn has_outsider(&self) -> bool {
         self.end.owners.has_outsider()
     }
 
-    /// No process is left that reads the ring. A program without the library that has the socket would read what comes behind
-    /// that, if it cannot be put on the kernel path: then the connection is reset. Whether it is.
+    /// No process that reads the ring is left. A program without the library that has the socket would miss the bytes
+    /// in the ring if they cannot be put on the kernel path: then the connection is reset. Whether it is reset.
     pub fn leave_no_gap(&self) -> bool {
         self.has_outsider() && self.port_even_confined().is_some_and(|port| self.leave_no_gap_by(&port))
     }
@@ -213,7 +217,7 @@ impl Connection {
         has_gap
     }
 
-    /// Processes that were killed keep nothing open, and tell the other end nothing: what they had is taken back.
+    /// Takes back what processes had that were killed: they keep nothing open, and tell the other end nothing.
     pub fn heed_deaths(&self) {
         if !self.is_last()
             && self.end.stage() == Stage::Joined

@@ -1,7 +1,8 @@
-//! Connections that stay on kernel TCP for good and have never been elsewhere: the other end is on another host, or another user's.
+//! Connections that were always on kernel TCP and stay there for good: the other end is on another host, or another
+//! user's.
 //!
-//! Such a connection is *settled*: the calls that send, receive or wait find in the table that it is none of the library's, and
-//! make libc's call. What the kernel carries of it meanwhile is counted by the kernel.
+//! Such a connection is *settled*: calls that send, receive or wait find in the table that the library has nothing to
+//! do, and make libc's call. The kernel counts what such a connection carries.
 
 use super::Connection;
 use super::handle::handle;
@@ -12,7 +13,8 @@ use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicU64, Relaxed};
 
 impl Connection {
-    /// The connection has just been pinned. Whether it is settled now: not if that may end, or if it has to be followed further.
+    /// The connection has just been pinned. Whether it is settled now: not if the pin may end, or if the library has to
+    /// follow it further.
     #[cold]
     pub fn settle(&self) -> bool {
         let is_for_good =
@@ -34,7 +36,8 @@ impl Connection {
         is_settled
     }
 
-    /// This process is about to let go of it: whoever has it last counts what was carried since it was settled.
+    /// This process is about to let go of the connection. The process that has it last counts what was carried since it
+    /// was settled.
     pub fn count_settled(&self) {
         if table::is_settled(self.fd)
             && self.is_last()
@@ -47,8 +50,8 @@ impl Connection {
         }
     }
 
-    /// What was noted of the bytes that the kernel has sent and received, and how many these are by now; `None` if nobody wants
-    /// to know.
+    /// The noted numbers of bytes that the kernel had sent and received, and the numbers now; `None` without
+    /// statistics.
     fn carried(&self) -> Option<(&'static [AtomicU64; 2], [u64; 2])> {
         statistics::record()?;
         let (noted, now) = (&handle(self.index)?.settled, kernel::counters(self.fd).ok()?);

@@ -34,15 +34,15 @@ impl Connection {
         Connection { fd, ..*self }
     }
 
-    /// Whether its descriptor is the standard input that this process, or its child of vfork, has made for the program that it is
-    /// about to execute. What a process was given as its own, its children have without a purpose.
+    /// Whether its descriptor is a standard input that this process, or its child of vfork, has made for the program
+    /// that it is about to execute. A standard input that the process itself was given means nothing for its children.
     pub fn is_made_input(&self) -> bool {
         // The table is this process's, also for its child of vfork.
         let was_its_own = || table::get(libc::STDIN_FILENO) == Known::Connection(self.index);
         self.fd == libc::STDIN_FILENO && (INPUT.load(Relaxed) == self.index + 1 || !was_its_own())
     }
 
-    /// Learns the cookie of its socket, unless it is known: from then on the connection can be looked for by that.
+    /// Learns the cookie of its socket, unless it is known: from then on the connection can be found by the cookie.
     pub fn learn_cookie(&self) {
         let known = &self.end.cookie;
         if known.load(Relaxed) == 0
@@ -58,7 +58,7 @@ impl Connection {
         self.end.owners.count() == 1
     }
 
-    /// Once it was to be handed over: whether something is unread that nobody can put on the kernel path.
+    /// After a hand-over: whether unread bytes are left that neither end can put on the kernel path.
     pub fn has_unread_out_of_reach(&self) -> bool {
         let is_over = || kernel::counters(self.fd).is_ok_and(|it| it.state == kernel::CLOSED);
         self.port_even_confined().is_some_and(|port| !port.is_absent()) && !is_over()

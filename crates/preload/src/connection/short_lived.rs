@@ -1,12 +1,13 @@
 //! A busy service of short connections: a process whose connections come fast and end before they are worth a channel.
 //!
-//! To follow a connection costs a process some microseconds, mostly in cold code. Where connections come and go fast, that is a
-//! share of its processor time that can be measured, and it buys nothing. So the process counts its connections in rows of [`ROW`].
-//! A row that begins within [`ROW_NS`], and during which [`ENOUGH`] connections end short, says that the next row is not worth
-//! following: the process follows one connection each [`SAMPLE_NS`], and leaves the others to kernel TCP. All are followed again as
-//! soon as a row says otherwise, after a pause, and once a followed connection proves to be worth a channel.
+//! Following a connection costs a process some microseconds, mostly in cold code. If connections come and go fast, that
+//! is a measurable share of its processor time, and gains nothing. So the process counts its connections in rows of
+//! [`ROW`]. If a row begins within [`ROW_NS`], and [`ENOUGH`] connections end short meanwhile, the next row is not
+//! worth following: the process follows one connection each [`SAMPLE_NS`], and leaves the others to kernel TCP. All are
+//! followed again as soon as a row is slower or has fewer short connections, after a pause, and once a followed
+//! connection proves to be worth a channel.
 //!
-//! What a process accepts and what it connects are counted apart: a proxy may have short clients and long connections behind it.
+//! Accepted and connected connections are counted apart: a proxy may have short clients and long connections behind it.
 
 use super::Connection;
 use crate::guest::settings;
@@ -21,8 +22,8 @@ const ROW: u32 = 64;
 const ROW_NS: u64 = 128_000_000;
 /// So many connections have to end short while a row begins. In a burst of connections that stay open, none does.
 const ENOUGH: u32 = 48;
-/// So often one is followed that could be left to kernel TCP. By time, not by number: of many connections at once the epoll set
-/// would always hold a followed one, and each wait on it would look for that.
+/// How often a connection is followed that could be left to kernel TCP. By time, not by number: with many connections
+/// at once an epoll set would always contain a followed one, and each wait on the set would look at it.
 const SAMPLE_NS: u64 = 8_000_000;
 
 /// What this process has seen of its latest connections of one origin. Threads may count past each other: then some connections
@@ -36,7 +37,7 @@ struct Latest {
     ended: AtomicU32,
     /// The last full row was not worth following.
     leaves: AtomicBool,
-    /// When one was followed that could have been left.
+    /// When a connection was last followed that could have been left.
     sampled: AtomicU64,
 }
 

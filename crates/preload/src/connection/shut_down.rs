@@ -6,8 +6,8 @@ use underpass_segment::reason::Reason;
 use underpass_segment::sync::AcqRel;
 
 impl Connection {
-    /// The direction out is about to end: what a reader has left in the ring could not follow behind the FIN.
-    /// False if the kernel has no room for all of it yet.
+    /// The direction out is about to end. Gives back what the reader has left in the ring, which could not follow after
+    /// the FIN. False if the kernel has no room for all of it yet.
     pub fn attend(&self) -> bool {
         self.joined_port().is_none_or(|port| port.give_back_if_due())
     }
@@ -24,12 +24,12 @@ impl Connection {
     pub fn shut_down(&self, directions: u8, shut: impl FnOnce() -> i32) -> i32 {
         let before = self.end.shut.fetch_or(directions, AcqRel);
         if directions == SHUT_OUT {
-            // Before the kernel does it: whom that wakes finds it.
+            // Before the kernel's shutdown: a thread that it wakes must find the count.
             self.end.shutdowns.fetch_add(1, AcqRel);
         }
         let both = before | directions == SHUT_IN | SHUT_OUT;
         if both {
-            // Not worth a channel any more.
+            // A connection that ends is not worth a channel.
             self.end.pin(Reason::Closed);
         }
         if let Some(port) = self.joined_port() {

@@ -1,14 +1,14 @@
-//! Ends that this process has let go of and nobody has claimed yet. A program image to come, or a process to which a socket was passed,
-//! may do so.
+//! Ends that this process has let go of, and that no process has claimed yet. A program image on its way, or a process
+//! to which a socket was passed, may claim them.
 
 use super::handle::{Unclaimed, handle};
 use underpass_segment::sync::{AcqRel, AtomicU32, AtomicU64, Relaxed};
 
-/// The list of them: index + 1 of the first; [`Unclaimed::next`] goes on. 0: none.
+/// The list of these ends: index + 1 of the first; [`Unclaimed::next`] links them. 0: none.
 static FIRST: AtomicU32 = AtomicU32::new(0);
-/// When it is time to look through them (CLOCK_MONOTONIC, ns).
+/// When it is time to look through the list (CLOCK_MONOTONIC, ns).
 static LOOK_AT: AtomicU64 = AtomicU64::new(0);
-/// So often at most, since each close may be one of thousands.
+/// How often the list is looked through at most, because each close may be one of thousands.
 const LOOK_EVERY_NS: u64 = 10_000_000;
 
 /// Adds an end that may be claimed `until` then (CLOCK_MONOTONIC, ns); false without address space.
@@ -41,7 +41,7 @@ pub fn take_each(mut what: impl FnMut(u32, &Unclaimed)) {
         && let Some(it) = handle(index).map(|handle| &handle.unclaimed)
     {
         first = it.next.load(Relaxed);
-        // Before the look at the rest: whoever adds it again does so the other way round.
+        // Before the look at the other words: `enlist`'s caller writes those first and sets this one afterwards.
         it.listed.swap(0, AcqRel);
         what(index, it);
     }

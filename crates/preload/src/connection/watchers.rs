@@ -1,14 +1,14 @@
-//! What a connection has those do who wait for it by an epoll set.
+//! What a connection has the epoll sets do that watch it. The floor above gives the functions.
 
 use crate::guest::given::Given;
 use underpass_segment::switch::Port;
 
-/// What those who watch connections do.
+/// The functions of the sets that watch connections.
 pub struct Watchers {
     /// Whether this thread is in the middle of a look at a set in which the descriptor may be registered, below this signal
     /// handler.
     pub is_looked_at: fn(i32) -> bool,
-    /// The connection that the descriptor is, in this generation of the number, is the kernel's for good.
+    /// The connection of the descriptor, in this generation of the number, stays on the kernel path for good.
     pub leave_to_kernel: fn(i32, u64),
     /// A receive outside of any epoll set has used up the waiting flag of the descriptor and left data.
     pub take_back: fn(i32),
@@ -29,7 +29,7 @@ static NOBODY: Watchers = Watchers {
 /// Given by the constructor, before there is a connection.
 pub static WATCHERS: Given<Watchers> = Given::new(&NOBODY);
 
-/// Those who watch.
+/// The functions that were given, or functions that do nothing.
 pub fn watchers() -> &'static Watchers {
     WATCHERS.get()
 }

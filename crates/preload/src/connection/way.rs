@@ -63,8 +63,9 @@ impl Connection {
         attached
     }
 
-    /// Other processes of the family had the channel, and it went with them: whoever makes one may end before the other
-    /// end has come. Or neither end had it while both executed a program, or one did and the other was gone.
+    /// The way of an end whose channel is gone. Other processes of the family had it, and it went with them: a process
+    /// that makes a channel may end before the other end has come. Or no process had it while both ends executed a
+    /// program, or while one did so and the other end was gone.
     #[cold]
     fn without_channel(&self) -> Way {
         if self.is_confined() {
@@ -78,7 +79,7 @@ impl Connection {
             let unused = !end.was_fast()
                 && family::with_meeting_surely(|meeting| meeting.is_unmet(end, self.fd)).unwrap_or(false);
             if !unused {
-                // What was in it is lost.
+                // What was in the channel is lost.
                 return Way::Broken;
             }
             end.set_reason(Reason::Unproven);
@@ -96,7 +97,7 @@ impl Connection {
         }
         let calls = end.calls.fetch_add(1, Relaxed) + 1;
         if self.is_held() {
-            // One that is let go of has proven itself.
+            // When it is let go of, it may look for its other end at once.
             return end.next_try.store(0, Relaxed);
         }
         let ask = || family::with_meeting(|meeting| meeting.answer(end)).unwrap_or(Answer::None);
@@ -110,7 +111,7 @@ impl Connection {
             return;
         }
         if !self.is_last() {
-            // Only this process would have the channel, which would go with it.
+            // Only this process would have the channel, which would be lost with the process.
             self.stop_asking();
             end.set_reason(Reason::Shared);
             if calls.is_power_of_two()
@@ -121,7 +122,7 @@ impl Connection {
             }
             return;
         }
-        // Asked again in the meeting: a fork counts what it shares there.
+        // Asked again inside the meeting, because a fork counts there what it shares.
         let meet = |how: fn(&mut Meeting, &End, i32)| {
             let alone = |meeting: &mut Meeting| {
                 if self.is_last() {
@@ -129,7 +130,7 @@ impl Connection {
                 }
             };
             kernel::undisturbed(|| family::with_meeting(alone));
-            // Not before: it takes longer than the rest, and most connections never meet their other end.
+            // Not earlier: this look takes longer than the rest, and most connections never meet their other end.
             if end.stage() == Stage::Joined && io_uring::is_possible() {
                 return;
             }
@@ -146,14 +147,14 @@ impl Connection {
             return end.pin(reason);
         }
         meet(Meeting::seek);
-        // What was asked before the cookie was known, and after the look above.
+        // `underpass pin` may have asked since the look above, before the cookie was known.
         self.is_held();
         if end.stage() == Stage::Plain {
             end.next_try.store(calls + 1 + calls / 4, Relaxed);
         }
     }
 
-    /// Whether somebody asks from outside that it stays on the kernel path.
+    /// Whether `underpass pin` asks that it stays on the kernel path.
     fn is_held(&self) -> bool {
         if let Some(family) = family::existing().filter(|family| family.has_orders()) {
             self.learn_cookie();

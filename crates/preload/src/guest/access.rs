@@ -1,9 +1,10 @@
 //! Whether the memory that the program points to can be read or written.
 //!
-//! The kernel answers a bad pointer with EFAULT; an access by this library would be SIGSEGV. So a call with a bad pointer is
-//! left to the kernel before the library reads any of its arguments. The kernel is asked about a page once, by a call that
-//! changes nothing, and a page that was found is taken to stay: what the fast path costs is a look at a table. The buffers
-//! of a send or a receive are not checked, since they may lie on any number of pages.
+//! The kernel answers a bad pointer with EFAULT; an access by this library would be SIGSEGV. So a call with a bad
+//! pointer is left to the kernel before the library reads any of its arguments. The library asks the kernel about a
+//! page once, by a call that changes nothing, and assumes that a page which was found stays: on the fast path this
+//! costs one look at a table. The buffers of a send or a receive are not checked, because they may lie on any number of
+//! pages.
 
 use core::ffi::{c_char, c_void};
 use libc::sigset_t;
@@ -91,7 +92,7 @@ fn allows(at: usize, len: usize, access: usize) -> bool {
 
 #[cold]
 fn pages_allow(first: usize, last: usize, access: usize) -> bool {
-    // The last one first: of a length that is wrong, it is the one that is not there.
+    // The last page first: if the length is wrong, the last page is the missing one.
     page_allows(last, access) && (first / PAGE..last / PAGE).all(|number| page_allows(number * PAGE, access))
 }
 

@@ -1,4 +1,4 @@
-//! The buffers and flags that a program names in sends and receives, and what of them the kernel refuses.
+//! The buffers and flags that a program names in sends and receives, and which of them the kernel refuses.
 
 use super::access::is_readable;
 use core::ffi::{c_int, c_void};
@@ -9,7 +9,7 @@ use underpass_segment::vector::{MOST, length};
 /// Most buffers of one call, and most messages that sendmmsg takes.
 pub const UIO_MAXIOV: usize = 1024;
 
-/// What every process on every processor may have.
+/// Addresses below this are possible in every process on every processor.
 pub const SURE: usize = (1 << 47) - 4096;
 
 /// The buffer of read or write: refused when it is longer than what the process can have, as the kernel does with arrays
@@ -18,7 +18,7 @@ pub fn whole(buffer: *const c_void, len: size_t) -> [iovec; 2] {
     [iovec { iov_base: buffer.cast_mut(), iov_len: len }, iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }]
 }
 
-/// The buffer of recv or send, which has no more than so much.
+/// The buffer of recv or send, cut to the most bytes that such a call moves.
 pub fn one(buffer: *const c_void, len: size_t) -> iovec {
     iovec { iov_base: buffer.cast_mut(), iov_len: len.min(MOST) }
 }
@@ -38,14 +38,14 @@ pub unsafe fn refuses(fd: c_int, vector: *const iovec, count: usize) -> bool {
     unsure && unsafe { kernel::refuses(fd, vector, count) }
 }
 
-/// The same of an array of the program's, which may not be there.
+/// The same for an array of the program's, which may be a bad pointer.
 #[inline]
 pub fn refuses_array(fd: c_int, vector: *const iovec, count: usize) -> bool {
     // SAFETY: there are `count` elements to read.
     count > UIO_MAXIOV || !is_readable(vector, count) || unsafe { refuses(fd, vector, count) }
 }
 
-/// The same, or finds it empty: where that is said without a look at the stream.
+/// The same, or finds the array empty, where the kernel answers that without a look at the stream.
 #[inline]
 pub fn refuses_array_or_empty(fd: c_int, vector: *const iovec, count: c_int) -> bool {
     // SAFETY: an array that was not refused can be read.

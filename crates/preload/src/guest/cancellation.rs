@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use underpass_segment::raw::Answer;
 
-/// The calls that this library stands for are cancellation points, also when they have nothing to ask of the kernel.
+/// The calls that this library replaces are cancellation points, also when they make no system call.
 #[inline]
 pub fn test_cancel() {
     unsafe extern "C" {
@@ -57,8 +57,8 @@ pub fn cancellable(undo: impl Fn(), call: &dyn Fn() -> Answer) -> Answer {
     const ASYNCHRONOUS: c_int = 1;
     let set = |kind| {
         let mut before = 0;
-        // SAFETY: an int of this frame. What is called while the type is asynchronous holds nothing that a cancelled thread
-        // would have to give back.
+        // SAFETY: an int of this frame. A call that is made while the type is asynchronous has nothing that a cancelled
+        // thread would have to give back.
         unsafe { pthread_setcanceltype(kind, &mut before) };
         before
     };
@@ -75,7 +75,7 @@ pub fn cancellable(undo: impl Fn(), call: &dyn Fn() -> Answer) -> Answer {
     })
 }
 
-/// Does `call`, in which there may be cancellation points, for a call of the program's that is none.
+/// Does `call`, in which there may be cancellation points, for a call of the program's that is not one.
 pub fn uncancelled<T>(call: impl FnOnce() -> T) -> T {
     const PTHREAD_CANCEL_DISABLE: c_int = 1;
     unsafe extern "C" {

@@ -52,8 +52,8 @@ pub fn left(deadline: Deadline, longest: u64) -> Option<timespec> {
     Some(timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 })
 }
 
-/// Makes `call` with the descriptor, which does not wait, until it does not say EAGAIN, polling for `events` between; EAGAIN
-/// after `deadline`, EINTR after a signal. The polls are libc's.
+/// Makes `call`, which does not wait, with the descriptor until it returns something other than EAGAIN, and polls for
+/// `events` in between; EAGAIN after `deadline`, EINTR after a signal. The polls are libc's.
 pub fn try_until(
     deadline: Deadline,
     events: i16,
@@ -77,7 +77,7 @@ pub fn try_until(
     }
 }
 
-/// Does `wait` with the mask that is to hold in it, where signals are held back: see [`kernel::HeldBack`].
+/// Does `wait` with the signal mask that it needs, where signals are held back: see [`kernel::HeldBack`].
 pub fn with_own_mask(wait: impl FnOnce(*const sigset_t) -> c_int) -> c_int {
     kernel::with_own_mask(|mask| {
         let Some(mask) = mask else { return wait(core::ptr::null()) };
@@ -89,9 +89,9 @@ pub fn with_own_mask(wait: impl FnOnce(*const sigset_t) -> c_int) -> c_int {
     })
 }
 
-/// The time is over and nothing was there: what `mask` lets in and has been waiting ends the call. 0 if nothing has.
+/// The time is over and nothing was there: a pending signal that `mask` lets in ends the call. 0 if there is none.
 pub fn let_signals_in(mask: *const sigset_t) -> c_int {
-    // In a confined process the program's own call has done so.
+    // In a confined process the program's own call has let signals in.
     if mask.is_null() || is_quiet() {
         return 0;
     }

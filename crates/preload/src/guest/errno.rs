@@ -1,4 +1,4 @@
-//! What a C function answers: a value, or -1 with errno set.
+//! The answers of C functions: a value, or -1 with errno set.
 
 use underpass_segment::raw::{Answer, Errno};
 

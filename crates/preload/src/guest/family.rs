@@ -1,4 +1,5 @@
-//! The family of this process: the table of ends that it shares with those forked from one another, and its [`Meeting`].
+//! The family of this process: the table of ends that it shares with the processes forked from one another, and its
+//! [`Meeting`].
 
 use super::{forked, settings};
 use core::cell::UnsafeCell;
@@ -20,16 +21,16 @@ unsafe impl<T> Sync for Shared<T> {}
 /// forked while another thread sets a OnceLock would wait for that thread for ever.)
 static FAMILY: Shared<MaybeUninit<Family>> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
 static HAS_FAMILY: AtomicBool = AtomicBool::new(false);
-/// 1 + the errno with which it could not be made; 0: it was not tried.
+/// 1 + the error with which the table could not be made; 0: it was not tried.
 static NO_FAMILY: AtomicI32 = AtomicI32::new(0);
-/// 1 + the number of this process among the members of the family; 0: it is none.
+/// 1 + the number of this process among the members of the family; 0: it is not a member.
 static MEMBER: AtomicU32 = AtomicU32::new(0);
 /// Used only by the thread that has set [`MEETING_TAKEN`].
 static MEETING: Shared<Meeting> = Shared(UnsafeCell::new(Meeting::new()));
 static MEETING_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Nothing of this process refers to this pool of channels any more, unless it returns false. A [`Meeting`] asks before it
-/// detaches one.
+/// Whether nothing of this process refers to this pool of channels any more. A [`Meeting`] asks before it detaches the
+/// pool.
 pub type LetGoOfPool = fn(i32, *const u8) -> bool;
 
 /// The table of ends, made when the first connection needs it. `None` when acceleration is off or impossible here.
@@ -37,8 +38,8 @@ pub fn family(let_go_of_pool: LetGoOfPool) -> Option<&'static Family> {
     existing().or_else(|| make(Family::create, None, let_go_of_pool))
 }
 
-/// The table of ends of the program image that executed this one, if somebody still has it and this one has none of
-/// its own. That image was `member` of it, if this process is the same.
+/// The table of ends of the program image that executed this one, if a process still has it and this image has no table
+/// of its own. That image was `member` of it, if the process is the same.
 pub fn adopt(id: i32, member: Option<u32>, let_go_of_pool: LetGoOfPool) -> Option<&'static Family> {
     let open = || Family::open(id, kernel::user_id());
     let family = existing().or_else(|| make(open, member, let_go_of_pool));
@@ -54,7 +55,7 @@ fn make(
         return None;
     }
     let make = |meeting: &mut Meeting| {
-        // The meeting is this thread's, so only one comes here at a time.
+        // This thread has the meeting, so only one thread comes here at a time.
         if existing().is_none() {
             let family = open().map_err(|Errno(e)| NO_FAMILY.store(1 + e, Relaxed)).ok()?;
             let config = settings::config();
@@ -66,16 +67,16 @@ fn make(
         }
         existing()
     };
-    // Another thread may be making it just now: a descriptor that got no end for that reason could be copied, and each
-    // copy would then get one of its own.
+    // Another thread may be making the table just now. A descriptor that got no end for that reason could be copied,
+    // and each copy would then get an end of its own.
     with_meeting_surely(make).flatten()
 }
 
-/// Why there is no hope of a table of ends; `None` when there is.
+/// The reason why there will be no table of ends; `None` if there may be one.
 pub fn none() -> Option<Reason> {
     match NO_FAMILY.load(Relaxed) - 1 {
         _ if !settings::config().enabled => Some(Reason::Disabled),
-        // shmget itself never answers so to who makes a segment of his own (shmget(2)).
+        // shmget itself never answers so to a process that makes a segment of its own (shmget(2)).
         libc::EPERM => Some(Reason::Seccomp),
         -1 if forked::is_found_out() => None,
         _ => Some(Reason::NoMemory),
@@ -94,13 +95,13 @@ pub fn member() -> Option<u32> {
     MEMBER.load(Relaxed).checked_sub(1)
 }
 
-/// Says what number this process has among the members of the family.
+/// Sets the number of this process among the members of the family.
 pub fn become_member(number: Option<u32>) {
     MEMBER.store(number.map_or(0, |number| number + 1), Relaxed);
 }
 
-/// Does `what` with this process's [`Meeting`]; `None` when another thread (or this one, under a signal handler) is at
-/// it.
+/// Does `what` with this process's [`Meeting`]; `None` when another thread uses it, or this one, where a signal handler
+/// has interrupted that.
 pub fn with_meeting<T>(what: impl FnOnce(&mut Meeting) -> T) -> Option<T> {
     if MEETING_TAKEN.compare_exchange(false, true, Acquire, Relaxed).is_err() {
         return None;
@@ -111,7 +112,8 @@ pub fn with_meeting<T>(what: impl FnOnce(&mut Meeting) -> T) -> Option<T> {
     Some(result)
 }
 
-/// The same, waiting for the other thread. A signal handler on top of this one would wait for ever, so none runs.
+/// The same, but waits for the other thread. A signal handler that interrupted this would wait for ever, so signals are
+/// held back.
 pub fn with_meeting_surely<T>(what: impl FnOnce(&mut Meeting) -> T) -> Option<T> {
     let mut what = Some(what);
     for round in 0..10_000 {

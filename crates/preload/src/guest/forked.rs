@@ -1,9 +1,9 @@
-//! How a process finds out that it was forked, by whatever call: the kernel zeroes a page in every child.
+//! How a process finds out that it was forked, whichever call did it: the kernel zeroes a page in every child.
 
 use super::given::Given;
 use underpass_segment::sync::{Acquire, AtomicPtr, AtomicU32, Relaxed, Release};
 
-/// What is done in a child.
+/// The function that sets a child up.
 pub struct Forked {
     /// The process is a child that has not been set up yet. Sets it up.
     pub become_child: fn(),
@@ -17,7 +17,7 @@ static FORKED: Given<Forked> = Given::new(&NOTHING);
 /// state has been set up.
 static FRESH: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Has the kernel zero a page in every child, which does what `forked` says. Called once, by the constructor.
+/// Has the kernel zero a page in every child, which then calls `forked`. Called once, by the constructor.
 pub fn set_up(forked: &'static Forked) {
     const MADV_WIPEONFORK: i32 = 18;
     FORKED.give(forked);
@@ -40,7 +40,7 @@ pub fn set_up(forked: &'static Forked) {
     }
 }
 
-/// Whether a child is found out.
+/// Whether children can be found out.
 pub fn is_found_out() -> bool {
     !FRESH.load(Acquire).is_null()
 }

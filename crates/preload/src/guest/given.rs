@@ -1,9 +1,9 @@
-//! A floor does not import from one above it. Where it has the one above do something, that one gives it a table of functions,
-//! once, when the library begins.
+//! A floor does not import from a floor above it. Where it needs something done above, the upper floor gives it a table
+//! of functions, once, when the library begins.
 
 use underpass_segment::sync::{Acquire, AtomicPtr, Release};
 
-/// Such a table: one that does nothing until another is given.
+/// Such a table. Its functions do nothing until another table is given.
 pub struct Given<T: 'static>(AtomicPtr<T>);
 
 impl<T: 'static> Given<T> {

@@ -4,7 +4,7 @@ use underpass_segment::kernel;
 use underpass_segment::raw::is_quiet;
 use underpass_segment::sync::{AtomicU32, Relaxed};
 
-/// As it was last told; 0: not known.
+/// The size as /proc last told it; 0: not known.
 static SIZE: AtomicU32 = AtomicU32::new(0);
 
 /// How many of `count` descriptors it has room for; `None` without /proc.
@@ -13,7 +13,7 @@ pub fn within(count: usize) -> Option<usize> {
         return Some(count);
     }
     let size = if is_quiet() { None } else { kernel::descriptor_table_size() }?;
-    // It only grows.
+    // The kernel's table only grows.
     SIZE.store(size as u32, Relaxed);
     Some(count.min(size))
 }

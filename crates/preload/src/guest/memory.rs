@@ -1,5 +1,5 @@
-//! Memory of the library's own: little at first and more as it is used, since the program may have its address space
-//! limited (RLIMIT_AS) or locked (mlockall), and both count what is mapped and never touched.
+//! Memory of the library's own: little at first and more as it is used, because the program's address space may be
+//! limited (RLIMIT_AS) or locked (mlockall), and both count memory that is mapped and never touched.
 
 use super::filter;
 use core::ptr::NonNull;
@@ -12,7 +12,7 @@ pub fn reserve(len: usize) -> *mut u8 {
     if filter::is_confined() { core::ptr::null_mut() } else { map(len) }
 }
 
-/// The same whatever the program lets us ask for.
+/// The same, even if the program forbids to ask for memory.
 fn map(len: usize) -> *mut u8 {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -43,8 +43,8 @@ impl<T> Reserved<T> {
         Reserved::by(reserve, room)
     }
 
-    /// The same even if the program has installed a seccomp filter, which may forbid mmap: where a program is executed, or a socket
-    /// passed on, that would have a gap otherwise.
+    /// The same even if the program has installed a seccomp filter, which may forbid mmap. For executing a program or
+    /// passing a socket, where the stream would have a gap otherwise.
     pub fn even_confined(room: usize) -> Option<Reserved<T>> {
         Reserved::by(map, room)
     }
@@ -92,7 +92,7 @@ impl<T> Reserved<T> {
         self.items.as_ptr()
     }
 
-    /// Says that so many elements are there.
+    /// Sets the number of elements.
     ///
     /// # Safety
     /// They must have been written, and there must be room for them.
@@ -114,7 +114,7 @@ impl<T> Reserved<T> {
 }
 
 impl Reserved<u8> {
-    /// So many zeros; `None` without address space.
+    /// A list of so many zeros; `None` without address space.
     pub fn zeros(len: usize) -> Option<Reserved<u8>> {
         let mut list = Reserved::new(len)?;
         list.len = len;
@@ -157,7 +157,7 @@ impl<T, const PIECES: usize> Sparse<T, PIECES> {
         self.get(index).or_else(|| self.make(index, reserve))
     }
 
-    /// The same if the program is about to install a seccomp filter, behind which there is no more memory.
+    /// The same for a program that is about to install a seccomp filter, after which there is no more memory.
     pub fn need_before_filter(&self, index: usize) -> Option<NonNull<T>> {
         self.get(index).or_else(|| self.make(index, map))
     }
@@ -176,7 +176,7 @@ impl<T, const PIECES: usize> Sparse<T, PIECES> {
     /// Makes all elements zero again.
     ///
     /// # Safety
-    /// Nobody may use any of them meanwhile.
+    /// No thread may use any of the elements meanwhile.
     pub unsafe fn clear(&self) {
         for place in &self.0 {
             if let Some(piece) = NonNull::new(place.load(Acquire)) {

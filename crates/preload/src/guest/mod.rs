@@ -1,4 +1,4 @@
-//! The process that the library is a guest in: who it is, its descriptors, its memory, and libc's own functions.
+//! The process that the library is a guest in: its identity, its descriptors, its memory, and libc's own functions.
 
 pub mod access;
 pub mod buffers;

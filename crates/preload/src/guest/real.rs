@@ -8,9 +8,9 @@ use libc::{
 };
 use underpass_segment::sync::{AtomicPtr, Relaxed};
 
-/// A function that is looked up once: when the library is loaded, or before that by another library's constructor. The loader
-/// looks it up behind a lock, which a thread that runs a plugin's constructors has all the while. Should that wait for another
-/// thread, the latter must not wait for the lock.
+/// A function that is looked up once: when the library is loaded, or before that by another library's constructor. The
+/// loader looks it up behind a lock, which a thread that runs a plugin's constructors holds all the while. If that
+/// thread waits for another thread, the other one must not wait for the lock.
 pub struct Symbol {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -48,7 +48,7 @@ extern "C" fn missing() -> c_long {
     -1
 }
 
-/// Functions whose arguments no function in Rust can pass on: what stands in front of them jumps there.
+/// Functions whose arguments no function in Rust can pass on: the code in front of them jumps to them.
 #[cfg(target_arch = "x86_64")]
 #[allow(non_upper_case_globals, reason = "named as libc names them")]
 pub mod variadic {
@@ -84,7 +84,7 @@ macro_rules! real {
             for symbol in [$(&symbols::$name),+].into_iter().chain(variadic::ALL.iter().copied()) {
                 symbol.get();
             }
-            // What this libc does not have is no error of the program's.
+            // Clears the error of a function that this libc does not have: the program must not see it.
             // SAFETY: no arguments.
             unsafe { libc::dlerror() };
         }

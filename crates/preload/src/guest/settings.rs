@@ -26,7 +26,8 @@ impl Settings {
         let mut config = Config::default();
         for key in KEYS {
             if let Some(text) = variable(key.name) {
-                // The command has checked the values; whoever preloads the library by hand gets the default for a bad one.
+                // The command has checked the values. Where the library was preloaded by hand, a bad value means the
+                // default.
                 let _ = config.set(key.name, text);
             }
         }
@@ -49,7 +50,8 @@ fn variable(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Reads the settings; what else the constructor sets up, `set_up` does before anybody can use them. Called by it alone.
+/// Reads the settings. `set_up` does the constructor's other work before any thread can use them. Only the constructor
+/// calls this.
 pub fn read(set_up: impl FnOnce()) {
     let settings = Settings::read();
     set_up();
@@ -77,7 +79,7 @@ pub fn config() -> &'static Config {
     settings().map_or(&Config::DEFAULT, |it| &it.config)
 }
 
-/// Where this process counts, if somebody wants that and can be told.
+/// The memory in which this process counts, if the statistics are wanted and their memory can be attached.
 pub fn counters() -> Option<Counters> {
     settings()?.counters
 }

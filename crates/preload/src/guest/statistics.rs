@@ -8,12 +8,13 @@ use underpass_segment::kernel;
 use underpass_segment::stats::{Counters, Process, Record};
 use underpass_segment::sync::{Acquire, AtomicPtr, AtomicU64, Relaxed, Release};
 
-/// The [`Process`] as which this one counts, and the row of the statistics that it has taken.
+/// The [`Process`] under which this process counts, and the row of the statistics that it has taken.
 static COUNTS_AS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 static ROW: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Settles as whom this process counts, so that no system call is needed when it takes a row: that may be in a signal handler,
-/// or under a seccomp filter. A child that is forked under one goes on counting as its parent.
+/// Finds out under which number and name this process counts, so that no system call is needed when it takes a row:
+/// that may be in a signal handler, or under a seccomp filter. A child that is forked under a filter goes on counting
+/// as its parent.
 pub fn identify() {
     if counters().is_none() || is_confined() {
         return;
@@ -28,7 +29,7 @@ pub fn identify() {
     ROW.store(core::ptr::null_mut(), Release);
 }
 
-/// This process's counters, if somebody wants them and can be told.
+/// This process's counters, if the statistics are wanted and their memory can be attached.
 pub fn record() -> Option<Row> {
     counters().map(Row)
 }

@@ -1,4 +1,4 @@
-//! What each descriptor number of this process is: the first thing that every call asks.
+//! What each descriptor number of this process is. Every call looks here first.
 
 use super::memory::{PIECE, Sparse};
 use underpass_segment::end::End;
@@ -12,7 +12,7 @@ pub const MAX_FDS: usize = 1 << 20;
 pub enum Known {
     /// Nothing yet.
     Nothing,
-    /// No TCP connection, or one that is not ours: libc's own call does it.
+    /// No TCP connection, or a connection that the library does not follow: libc's own call does the work.
     Other,
     /// A stream socket that this process made or accepted; whether it is a connection shows at its first use.
     Socket(Socket),
@@ -48,7 +48,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// That of a connection's end.
+    /// The origin of a connection, by its end.
     pub fn of(end: &End) -> Origin {
         Origin::from_number(end.origin.load(Relaxed).into())
     }
@@ -70,7 +70,8 @@ pub enum Nonblocking {
     Unknown,
     No,
     Yes,
-    /// It has had another descriptor, or another process has it: it may change unseen.
+    /// The socket has had another descriptor, or another process has it: the flag may change without this library's
+    /// knowledge.
     Shared,
 }
 
@@ -92,12 +93,12 @@ impl Socket {
         Socket { is_tcp: has(1), is_connected: has(2), nonblocking, listens: has(16), accepted: has(32) }
     }
 
-    /// How a connection of it begins here.
+    /// How a connection of this socket has begun in this process.
     pub fn origin(self) -> Origin {
         if self.accepted { Origin::Accepted } else { Origin::Connected }
     }
 
-    /// Whether nobody but this process, by this descriptor, can change it.
+    /// Whether only this process can change the flag, by this descriptor.
     fn is_private(self) -> bool {
         self.nonblocking != Nonblocking::Shared
     }
@@ -111,7 +112,7 @@ impl From<bool> for Nonblocking {
 
 const NOTHING: u32 = 0;
 const OTHER: u32 = 1;
-/// The same, of a connection that is [left to the kernel](leave): and its [`Origin`].
+/// The same for a connection that is [left to the kernel](leave), with its [`Origin`].
 const LEFT: u32 = 2;
 const LEFT_LAST: u32 = LEFT + Origin::Connected as u32;
 const SOCKET: u32 = 64;
@@ -128,7 +129,7 @@ static EVENTS: AtomicU64 = AtomicU64::new(0);
 /// One more than the highest number ever entered.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
-/// Makes room for the first descriptors, while the program cannot have forbidden it.
+/// Makes room for the first descriptors, before the program can forbid that.
 pub fn set_up() {
     let _ = (get(0), generation(0));
 }
@@ -186,15 +187,15 @@ pub fn get(fd: i32) -> Known {
     word(&TABLE, fd).map_or(Known::Other, |w| decode(w.load(Acquire)))
 }
 
-/// The same for a call that sends, receives or waits: nothing is to be done for a settled connection.
+/// The same for a call that sends, receives or waits, for which a settled connection counts as [`Known::Other`].
 #[inline]
 pub fn get_for_call(fd: i32) -> Known {
     let word = word(&TABLE, fd).map_or(OTHER, |w| w.load(Acquire));
     if word & SETTLED != 0 { Known::Other } else { decode(word) }
 }
 
-/// The connection `fd` has never been on another path than kernel TCP's, and stays there: from now on libc's own calls are all that
-/// it takes, until its descriptors are duplicated, handed on or closed. False if it is another connection by now.
+/// The connection `fd` was always on kernel TCP, and stays there. From now on libc's own calls are enough for it, until
+/// its descriptors are duplicated, handed on or closed. False if it is another connection by now.
 pub fn settle(fd: i32, index: u32) -> bool {
     let settle = |now| (decode(now) == Known::Connection(index)).then_some(now | SETTLED);
     word(&TABLE, fd).is_some_and(|w| w.fetch_update(Release, Relaxed, settle).is_ok())
@@ -205,8 +206,8 @@ pub fn is_settled(fd: i32) -> bool {
     word(&TABLE, fd).is_some_and(|w| w.load(Acquire) & SETTLED != 0)
 }
 
-/// The connection `fd`, so far known as this socket, is libc's alone. False if it is something else by now, or the socket may have
-/// other names.
+/// Leaves the connection `fd`, so far known as this socket, to libc. False if it is something else by now, or the
+/// socket may have other descriptors.
 pub fn leave(fd: i32, socket: Socket) -> bool {
     let leave = |now| (decode(now) == Known::Socket(socket)).then_some(LEFT + socket.origin() as u32);
     socket.is_private() && word(&TABLE, fd).is_some_and(|w| w.fetch_update(Release, Relaxed, leave).is_ok())
@@ -226,31 +227,31 @@ pub fn note_listening(fd: i32) -> bool {
     note_if(fd, |_| true, |socket| Socket { listens: true, ..socket })
 }
 
-/// Has `fd` among those below [`highest`].
+/// Makes [`highest`] greater than `fd`.
 pub fn reach(fd: i32) {
     HIGHEST.fetch_max(fd as u32 + 1, Relaxed);
 }
 
-/// Says what `fd` is; returns what it was.
+/// Sets what `fd` is; returns what it was.
 pub fn set(fd: i32, known: Known) -> Known {
     let Some(word) = word(&TABLE, fd) else { return Known::Other };
     reach(fd);
     decode(word.swap(encode(known), Release))
 }
 
-/// Says what `fd` is, if it still is what it was thought to be.
+/// Sets what `fd` is, if it still is what it was thought to be.
 pub fn replace(fd: i32, was: Known, known: Known) -> bool {
     reach(fd);
     let replace = |now| (decode(now) == was).then_some(encode(known));
     word(&TABLE, fd).is_some_and(|w| w.fetch_update(Release, Relaxed, replace).is_ok())
 }
 
-/// If `fd` is known to be a socket that is nobody else's, what is known of it becomes what `change` makes of it.
+/// If `fd` is a socket that only this process has, by this descriptor, changes by `change` what is known of it.
 pub fn note(fd: i32, change: impl Fn(Socket) -> Socket) {
     note_if(fd, Socket::is_private, change);
 }
 
-/// If `fd` is known to be a socket that `may` be changed, what is known of it becomes what `change` makes of it. Whether that is new.
+/// If `fd` is a socket for which `may` says yes, changes by `change` what is known of it. Whether that was a change.
 fn note_if(fd: i32, may: impl Fn(Socket) -> bool, change: impl Fn(Socket) -> Socket) -> bool {
     while let was @ Known::Socket(socket) = get(fd)
         && may(socket)

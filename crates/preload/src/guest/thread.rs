@@ -4,7 +4,7 @@ use underpass_segment::kernel;
 use underpass_segment::of_each_thread;
 use underpass_segment::sync::{AtomicU32, Relaxed};
 
-/// Number of this process among those forked from one another; tells a thread's cached number from its parent's.
+/// Counts the forks between the first process and this one; tells a thread's cached number from its parent's.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 
 of_each_thread! {
@@ -39,7 +39,7 @@ pub fn is_vfork_child() -> bool {
     IS_VFORK_CHILD.get()
 }
 
-/// Says so.
+/// Notes whether it does.
 pub fn set_vfork_child(is_child: bool) {
     IS_VFORK_CHILD.set(is_child);
 }

@@ -1,4 +1,4 @@
-//! A lock for what popen and system share among threads. A thread that has it may wait long, and a forked child opens it.
+//! A lock for what popen and system share among threads. A thread may hold it for long, and a forked child opens it.
 
 use underpass_segment::clock;
 use underpass_segment::sync::{Acquire, AtomicBool, Relaxed, Release};

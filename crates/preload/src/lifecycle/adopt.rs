@@ -20,7 +20,7 @@ use underpass_segment::sync::{AcqRel, Relaxed, Release};
 /// The connection that `fd` is; `None` if libc's own call is all there is to do.
 #[inline(always)]
 pub fn of(fd: i32) -> Option<Connection> {
-    // Plain numbers on all branches: a connection that one of them returned in memory would be copied on every call.
+    // Plain numbers on all branches: if one branch returned a connection in memory, every call would copy it.
     let index = match table::get_for_call(fd) {
         Known::Other | Known::Socket(Socket { listens: true, .. }) => return None,
         Known::Connection(index) => {
@@ -32,8 +32,8 @@ pub fn of(fd: i32) -> Option<Connection> {
     Some(Connection { end: family::existing()?.end(index), index, fd })
 }
 
-/// The same for a socket that is about to have another name, or another process: whoever connects it, by whatever name, all
-/// of them must have one end for it.
+/// The same for a socket that is about to get another descriptor, or another process. Whichever process connects it, by
+/// whichever descriptor, all of them must have one end for it.
 pub fn recognise(fd: i32) -> Option<Connection> {
     if let known @ Known::Socket(_) = table::get(fd)
         && classify(fd, known, kernel::may_carry).is_none()
@@ -62,11 +62,11 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     }
     let seen_before = socket.unwrap_or_default();
     if !seen_before.is_tcp && !kernel::is_tcp(fd) {
-        // A number that is free or not yet a socket of ours stays open to be something else.
+        // A number that is free, or not yet a socket of ours, may become something else later.
         disown(fd, known);
         return None;
     }
-    // Whatever state it is in: when both ends have said that they are done, there may be data in the ring.
+    // In any TCP state: data may be in the ring even when both ends have sent their FIN.
     if known == Known::Nothing
         && let Some(index) = brought(fd, None)
     {
@@ -76,7 +76,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
         return None;
     }
     if known == Known::Nothing {
-        // It came by exec or over a Unix socket; another program may use it without our knowing.
+        // It came by exec or over a Unix socket: another program may use it without the library's knowledge.
         disown(fd, known);
         seen(Reason::Inherited);
         return None;
@@ -114,15 +114,15 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     Some(index)
 }
 
-/// Enters the connection into the table, in which its descriptor was `known` as something else in this `generation`. What another
-/// thread has made of that, if so.
+/// Enters the connection into the table, in which its descriptor was `known` as something else in this `generation`.
+/// `Err` with what another thread has entered meanwhile.
 fn enter(connection: Connection, known: Known, generation: u64) -> Result<(), Known> {
     let Connection { end, index, fd } = connection;
     let mut known = known;
     while !table::replace(fd, known, Known::Connection(index)) {
         known = table::get(fd);
         match known {
-            // Another thread has seen more of it meanwhile.
+            // Another thread has entered more about the socket meanwhile.
             Known::Socket(socket) if table::generation(fd) == generation => {
                 end.nonblocking.store(is_nonblocking(fd, socket).into(), Relaxed);
             }
@@ -153,15 +153,15 @@ fn take(family: &Family) -> Option<(u32, &'static Handle)> {
     Some((index, handle?))
 }
 
-/// Makes the connection known that `fd` was when this program image was executed, as `carried`, or when it was passed to this
-/// process. Whether it is one.
+/// Enters the connection that `fd` was when this program image was executed, as `carried`, or when it was passed to
+/// this process. Whether it is a connection.
 pub fn claim(fd: i32, carried: Option<&Carried<'_>>) -> bool {
     let is_new = table::get(fd) == Known::Nothing && !thread::is_vfork_child() && !filter::is_confined();
     is_new && kernel::is_tcp(fd) && brought(fd, carried).is_some()
 }
 
-/// This process was `member` of family `id` before it executed its program, and has come for all that it still has: lets go
-/// of the rest, which were closed by that.
+/// This process was `member` of family `id` before it executed its program, and has claimed all ends that it still has.
+/// Lets go of its other ends there, which the execution has closed.
 pub fn keep_claimed(id: i32, member: u32) {
     let mine = family::existing().filter(|family| family.id() == id);
     let opened = if mine.is_none() { Family::open(id, kernel::user_id()).ok() } else { None };
@@ -180,8 +180,8 @@ pub fn keep_claimed(id: i32, member: u32) {
     }
 }
 
-/// Leaves `fd`, so far `known` as something else, to the kernel. Epoll sets forget it: what the program changes of its
-/// registration from now on passes them by.
+/// Leaves `fd`, so far `known` as something else, to the kernel. The library's epoll sets forget it, because they do
+/// not see later changes of its registration.
 fn disown(fd: i32, known: Known) {
     if table::replace(fd, known, Known::Other) && matches!(known, Known::Socket(_)) {
         epoll::disown(fd);
@@ -200,7 +200,7 @@ pub fn leave(fd: i32) {
     }
 }
 
-/// The library cannot follow what the program does with `fd`: it stays on the kernel path.
+/// The library cannot follow what the program does with `fd`: the connection stays on the kernel path.
 #[cold]
 pub fn give_up(fd: i32, reason: Reason) {
     match of(fd) {
@@ -222,10 +222,10 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
     };
     let carried = carried.copied().or_else(lent)?;
     let (family, index, held) = match family::adopt(carried.family, carried.member, let_go_of_pool) {
-        // As the family has it now: a second end for the socket would go a way of its own.
+        // The end that the family has now: a second end for the same socket would switch paths by itself.
         Some(family) => {
             let (end, index) = (family.end(carried.index), carried.index);
-            // The old image's reference is this one's.
+            // This image takes over the old image's reference.
             let held = carried.member.is_some() && family.has_reference(index, family::member());
             if held {
                 end.forsake(thread::number());
@@ -251,7 +251,7 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
     HIGHEST.fetch_max(index + 1, Relaxed);
     let is_known = handle.descriptors.fetch_add(1, AcqRel) > 0;
     if is_known && !held {
-        // Under another number.
+        // The same end was claimed under another descriptor before.
         family.end(index).owners.leave();
     }
     handle.begin();
@@ -261,12 +261,12 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
     family.note_reference(index, family::member());
     table::set(fd, Known::Connection(index));
     let connection = Connection::at(family, index, fd);
-    // Whoever handed it on may be gone before it is used here.
+    // The process that handed it on may be gone before this one uses it.
     if connection.end.stage() == Stage::Joined {
         connection.go_on(carried.left_behind);
     }
     if carried.member.is_none() {
-        // Only now: who has lent it keeps the channel until then.
+        // Only now: the process that has lent it keeps the channel until then.
         connection.end.owners.take_up_loan();
     }
     connection.mind_stdio();
@@ -280,17 +280,17 @@ impl Connection {
             return port.come_back();
         }
         if self.end.is_away() && self.end.was_given(self.fd, left_behind) {
-            // Both ends have let go of the channel, and everything went the kernel path before.
+            // Both ends have let go of the channel, and nothing was left in it: everything goes by the kernel path.
             self.end.stay_away();
         }
         if self.way() == Way::Broken {
-            // What was in its channel is lost: nobody is to wait for it.
+            // The bytes in its channel are lost, and neither end is to wait for them.
             end_lost(self.fd);
         }
     }
 }
 
-/// The end with this cookie that was restored under another number already; one reference more.
+/// The end with this cookie, if it was restored for another descriptor already; one reference more.
 fn restored(family: &Family, cookie: u64) -> Option<u32> {
     let mut found = None;
     for_each(|index, _| {
@@ -302,11 +302,11 @@ fn restored(family: &Family, cookie: u64) -> Option<u32> {
     found
 }
 
-/// Takes an end, and makes it by `fill` what another family had, which may turn out not to be.
+/// Takes an end, and has `fill` copy the end of another family into it. `None` if `fill` finds no such end.
 fn restore(family: &Family, fill: impl FnOnce(&End) -> bool) -> Option<u32> {
     let (index, _) = take(family)?;
     if fill(family.end(index)) {
-        // Whoever has the other copy tells of it.
+        // The process that has the other copy counts its calls and bytes.
         forget_carried(family.end(index));
         return Some(index);
     }
@@ -314,9 +314,9 @@ fn restore(family: &Family, fill: impl FnOnce(&End) -> bool) -> Option<u32> {
     None
 }
 
-/// Nothing of this process refers to the pool any more, unless it returns false.
+/// Whether nothing of this process refers to the pool any more, so that it may be detached.
 fn let_go_of_pool(id: i32, begin: *const u8) -> bool {
-    // Nor one that a look at a set, below this signal handler, may be using.
+    // A look at a set that this signal handler has interrupted may be using the pool.
     let unused = !is_pool_used(id) && !set::is_any_interrupted();
     if unused {
         set::forget_pool(begin);
@@ -333,16 +333,18 @@ pub fn recognise_all() {
     }
 }
 
-/// Whether [`hasten`] does anything, for who has many descriptors to name.
+/// Whether [`hasten`] does anything, for callers with many descriptors.
 #[inline]
 pub fn hastens() -> bool {
-    // First: a filter may kill for the calls by which the configuration is read.
+    // The filter first: it may kill the process for the calls that read the configuration.
     !filter::is_confined() && settings::config().goes_up_at_once() && !thread::is_vfork_child()
 }
 
 /// Where connections go up at once, `fd` looks for its other end before it has carried anything: when it is polled or
-/// registered. Else both ends would have to send and receive before a byte could go fast. Not when it is accepted: many a
-/// server forks then, and this process would be gone by when the other end looks for who holds the connection.
+/// registered. Otherwise both ends would have to send and receive before a byte could go fast. Not when it is accepted:
+/// many a
+/// server forks then, and this process would be gone by the time that the other end looks for the holder of the
+/// connection.
 #[inline]
 pub fn hasten(fd: i32) {
     if hastens()

@@ -1,4 +1,4 @@
-//! A process is forked: its child has a reference to every end that it knows, and none of its parent's other threads.
+//! A process is forked: the child has a reference to every end that it knows, and none of its parent's other threads.
 
 use super::adopt;
 use crate::connection::handle::{ABSENT, ELSEWHERE, HIGHEST, UNCOUNTED, WORKING, handle};
@@ -16,7 +16,7 @@ use underpass_segment::sync::{AtomicU64, Relaxed};
 use underpass_segment::{kernel, of_each_thread, sysv, tap};
 
 of_each_thread! {
-    /// What this thread has counted for the child that it is forking; nothing when it is not, or could not.
+    /// What this thread has counted for the child that it is forking; `None` if it is not forking, or could not count.
     static COUNTED: Option<NonNull<Counted>> = None;
 }
 
@@ -26,7 +26,8 @@ pub fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
     adopt::recognise_all();
     epoll::tell_kernel();
     // The child's references are counted before it exists: the parent may close its own before the child runs. Other
-    // threads are not kept out meanwhile (a handler of pthread_atfork may wait for them): the child makes good.
+    // threads are not kept out meanwhile (a handler of pthread_atfork may wait for them): the child corrects the
+    // difference.
     let counted = Counted::for_child();
     let outer = COUNTED.replace(counted.as_ref().map(NonNull::from));
     let pid = call();
@@ -42,7 +43,7 @@ pub fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
 /// What a forked child does before anything else: see [`forked::check`].
 pub fn become_child() {
     thread::after_fork();
-    // A child locks nothing, whatever its parent does (mlockall(2)).
+    // A child does not inherit its parent's mlockall(2).
     sysv::set_locking(false);
     family::after_fork();
     tap::after_fork();
@@ -57,13 +58,14 @@ pub fn become_child() {
 
 /// The ends of which a fork has counted the child's references: a bit for each, in memory that the child gets a copy of.
 ///
-/// Meanwhile other threads of the parent use new connections and close old ones. What is counted and not in the child's
-/// table the child lets go of; what is there and was not counted may have ended before the child runs, and the child
-/// does not have it. (It cannot be one that the thread which forked could have told it of.)
+/// Meanwhile other threads of the parent use new connections and close old ones. The child drops the references that
+/// were counted and whose ends are not in its table. An end that is in its table and was not counted may have ended
+/// before the child runs, so the child does not use it. (The forking thread cannot have passed such a connection on to
+/// the child.)
 pub struct Counted {
     words: *const AtomicU64,
     count: usize,
-    /// What the child will be.
+    /// The child's place among the members of the family.
     member: Option<u32>,
 }
 
@@ -97,7 +99,8 @@ impl Counted {
                 }
             }
         };
-        // In the meeting: an end that another thread joins is joined before, so the child has its channel, or not at all.
+        // Inside the meeting: an end that another thread joins has either joined before, so that the child has its
+        // channel, or not at all.
         if family::with_meeting_surely(|_| count_all()).is_none() {
             count_all();
         }
@@ -114,7 +117,7 @@ impl Counted {
         self.place(index).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
     }
 
-    /// What became of the fork: the child's number, here, or there is none.
+    /// The fork is over: `child` is the child's number in the parent, or `None` if there is no child.
     pub fn conclude(&self, child: Option<u32>) {
         if child.is_none() {
             self.let_go_unless(|_| false);
@@ -142,8 +145,8 @@ impl Drop for Counted {
     }
 }
 
-/// In a forked child, of whose ends the parent has `counted` the references or left that to it: puts right what other
-/// threads were in the middle of, none of which it has.
+/// In a forked child: the parent has `counted` the references to its ends, or has left that to the child. Repairs what
+/// the parent's other threads were in the middle of.
 pub fn set_up_child(counted: Option<&Counted>) {
     set_made_input(None);
     unclaimed::forget();

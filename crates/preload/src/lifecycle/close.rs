@@ -29,7 +29,7 @@ pub fn forget(fd: i32) {
     if let Some(connection) = known(fd) {
         connection.count_settled();
         connection.keep_open();
-        // Before the number's next generation, to which nothing of this one is known.
+        // Before the number's next generation, from which this connection cannot be found.
         let last = !connection.has_duplicates() && connection.is_last();
         if !last {
             epoll::freeze_registrations(connection, || twin(connection));
@@ -52,11 +52,12 @@ pub fn forget(fd: i32) {
             connection.hush();
         }
         if table::replace(fd, Known::Connection(index), Known::Nothing) {
-            // Behind the number's end: a poll that comes later finds no connection there, and relies on nothing.
+            // After the number is forgotten: a poll that begins later finds no connection there, and relies on nothing.
             let goes_on = in_set && connection.end.is_watched() || epoll::is_slept_on(fd);
             if goes_on && !alone {
-                // Its registrations, and polls that sleep on it, go on in the kernel, which alone has to see what arrives from
-                // now on. Who sleeps by another descriptor, here or in another process, is woken by a doorbell as before.
+                // Its registrations, and polls that sleep on it, go on in the kernel, so everything that arrives from
+                // now on must come through the kernel. A thread that sleeps by another descriptor, here or in another
+                // process, is woken by a doorbell as before.
                 connection.pin(Reason::Unsupported);
             }
             connection.outlast_calls();
@@ -69,8 +70,8 @@ pub fn forget(fd: i32) {
     }
 }
 
-/// `disconnect` is about to take the socket out of its connection (connect(2) to AF_UNSPEC), which resets that, and the
-/// program may connect the socket again: that is another connection.
+/// `disconnect` is about to take the socket out of its connection (connect(2) to AF_UNSPEC). That resets the
+/// connection, and the program may connect the socket again, which makes another connection.
 pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c_int {
     if thread::is_vfork_child() {
         return disconnect();
@@ -79,10 +80,10 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
     let alone = !connection.has_duplicates() && connection.is_last() && !connection.is_lent();
     let renew = alone && end.stage() != Stage::Pinned;
     if end.stage() == Stage::Joined {
-        // Before: what another thread sends from now on is the kernel's to refuse.
+        // Before the call: what another thread sends from now on, the kernel refuses.
         connection.attend();
         connection.pin(Reason::Closed);
-        // The other end must not take the reset for that of a doorbell.
+        // The other end must not believe that an unread doorbell has caused the reset.
         if let Some(port) = connection.ready_port() {
             port.prepare_to_close(true);
         }
@@ -92,11 +93,12 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
         return answer;
     }
     if !renew {
-        // Nobody can tell the others that it is another connection: all keep to the kernel path.
+        // The other processes that have the socket cannot be told that it is another connection now: all keep to the
+        // kernel path.
         connection.leave_to_kernel();
     } else if table::replace(fd, Known::Connection(index), Known::Socket(Socket::default())) {
         connection.give_options_back();
-        // It stays in its sets, which know nothing of the next connection yet.
+        // The socket stays registered in its sets, which know nothing of the next connection yet.
         epoll::freeze_registrations(connection, || None);
         epoll::outlast_looks(fd);
         epoll::let_go(connection, table::generation(fd));
@@ -114,17 +116,19 @@ pub fn close_kept(kept: i32) {
 }
 
 impl Connection {
-    /// The descriptor is about to be closed: if it is the last one, another is kept for calls that are several of the kernel's.
+    /// The descriptor is about to be closed. If it is the last one, the library keeps another one for receives that
+    /// sleep, which make several system calls.
     pub fn keep_open(&self) {
         let Some(handle) = handle(self.index) else { return };
         if is_quiet() || self.has_duplicates() || self.end.stage() > Stage::Joined {
             return;
         }
         let (reading, sending) = (&self.end.reading.lock, &self.end.sending.lock);
-        // Whoever polls in the ring will soon have something, or sleep.
+        // A receive that polls the ring soon has something, or sleeps.
         outlast(reading, || handle.inside.any());
         outlast(sending, || handle.inside.any());
-        // Below a signal handler, in this very thread, the kernel's call has returned.
+        // Where this is a signal handler that has interrupted a receive of its own thread, the kernel's call has
+        // returned.
         if !handle.inside.any() || reading.owner() == thread::number() {
             return;
         }
@@ -136,8 +140,8 @@ impl Connection {
         }
     }
 
-    /// The last descriptor is about to be closed. Since a copy of the socket lies with the broker, which may be stopped, the kernel
-    /// would not end the connection yet: does what it would do.
+    /// The last descriptor is about to be closed. A copy of the socket lies with the broker, which may be stopped, so
+    /// the kernel would not end the connection yet. This does what the kernel would do.
     #[cold]
     fn end_before_broker(&self) {
         if kernel::resets_at_close(self.fd) || kernel::inq(self.fd).is_ok_and(|unread| unread > 0) {
@@ -147,7 +151,7 @@ impl Connection {
         }
     }
 
-    /// The kernel has TCP_NODELAY and TCP_CORK as the program has set them again.
+    /// Sets TCP_NODELAY and TCP_CORK in the kernel as the program has set them.
     fn give_options_back(&self) {
         if self.end.was_sent_fast() {
             for (name, kept) in [(libc::TCP_NODELAY, &self.end.no_delay), (libc::TCP_CORK, &self.end.cork)] {
@@ -156,16 +160,17 @@ impl Connection {
         }
     }
 
-    /// Whatever the socket is from now on goes the kernel path, in every process.
+    /// The socket, whatever it is connected to from now on, uses the kernel path in every process.
     fn leave_to_kernel(&self) {
         self.end.pin(Reason::Closed);
         self.end.become_plain();
     }
 
-    /// The last descriptor of this process is about to be closed: what kernel TCP would do about unread data, it does.
+    /// This process's last descriptor is about to be closed. Has the kernel treat data that is unread in the ring as it
+    /// would treat data that is unread in the kernel.
     pub fn hush(&self) {
         self.heed_deaths();
-        // In this order: whoever comes for the end counts its reference before it takes up the loan.
+        // In this order: a process that comes for the end counts its reference before it takes up the loan.
         let is_lent = self.is_lent();
         let is_awaited = self.is_awaited();
         let last = self.is_last();
@@ -173,18 +178,19 @@ impl Connection {
             return;
         }
         if last && is_awaited {
-            // A program image is on its way that was given it: until that is there, nobody reads the ring.
+            // A program image that was given the connection is on its way: until it is there, no process reads the
+            // ring.
             self.go_away();
         }
         // A program that was given the socket closes it later, and perhaps in another way.
         let ends = last && !is_lent;
-        // One that is pinned may have gone to a process of which nothing is known.
+        // A pinned connection may have gone to a process of which nothing is known.
         let is_alone = ends && self.end.stage() == Stage::Waiting;
         if self.stop_asking() && is_alone {
             self.end_before_broker();
         }
         match self.joined_port() {
-            // A reader that is just leaving its ring is told that nobody will give back what it leaves.
+            // Tells a reader that is just leaving its ring that no sender will give back what it leaves.
             Some(port) if ends => port.end_sending(),
             _ => {
                 self.attend();

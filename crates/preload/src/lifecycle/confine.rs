@@ -1,4 +1,4 @@
-//! A program says which system calls it will make (seccomp(2)): its connections go to kernel TCP before.
+//! A program is about to install a filter for its system calls (seccomp(2)): its connections go to kernel TCP first.
 
 use crate::connection::handle::{CONFINED, PRESENT, UNTOUCHED, handle};
 use crate::connection::look::for_each;
@@ -11,7 +11,7 @@ use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AcqRel, Acquire};
 use underpass_segment::{clock, kernel};
 
-/// All connections together wait no longer for their other ends.
+/// All connections together wait at most this long for their other ends.
 const PATIENCE_NS: u64 = 100_000_000;
 
 /// Every connection stays on the kernel path for good, or goes there, while the library may still make system calls.
@@ -28,23 +28,25 @@ pub fn confine_all() {
 }
 
 impl Connection {
-    /// Whether something may be left in its ring, or in the list of registrations. `prepare` makes that list, once for all connections.
+    /// Confines one connection. Whether something may be left in its ring, or in the list of registrations, which
+    /// `prepare` makes once for all connections.
     fn confine(&self, until: u64, prepare: impl Fn() -> bool) -> bool {
-        // What was put off would need epoll_ctl.
+        // Changes of registrations that were put off would need epoll_ctl later.
         self.descriptors().for_each(|fd| epoll::freeze_registrations(self.by(fd), || None));
         self.end.pin(Reason::Seccomp);
         if self.end.stage() != Stage::Joined {
             return false;
         }
-        // The kernel's epoll does not know what is in the ring: without address space nobody is told of it who waits by a set.
-        // A poll that sleeps is woken by what the other end puts on the kernel path.
+        // The kernel's epoll does not know what is in the ring: without address space a thread that waits by a set is
+        // not told of it. A poll that sleeps is woken by what the other end puts on the kernel path.
         let is_polled = self.descriptors().any(epoll::is_slept_on);
         let is_seen = (prepare() || !self.end.is_watched()) && !is_polled;
         let (Some(port), Some(handle)) = (self.port(), handle(self.index)) else { return false };
         if !port.confine(until, is_seen) {
             return false;
         }
-        // At once, since from here on the ring is read in another way. In this order: the one becomes the other.
+        // At once, because from here on the ring is read in another way. In this order, because UNTOUCHED may become
+        // PRESENT.
         for present in [UNTOUCHED, PRESENT] {
             let _ = handle.attached.compare_exchange(present, CONFINED, AcqRel, Acquire);
         }

@@ -13,8 +13,9 @@ use underpass_segment::end::Stage;
 use underpass_segment::family::Family;
 use underpass_segment::sync::{Acquire, AtomicBool};
 
-/// The destructors of all libraries run in a function that libc registers for exit(3) once the constructors have run. They may
-/// still send; so what the constructor registers is called behind them. quick_exit(3) has a list of its own.
+/// The destructors of all libraries run in a function that libc registers for exit(3) once the constructors have run.
+/// The destructors may still send, so what this constructor registers is called after them. quick_exit(3) has a list of
+/// its own.
 pub fn leave_at_exit() {
     unsafe extern "C" {
         fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
@@ -59,7 +60,7 @@ fn leave_all() {
             }
             connection.hush();
             epoll::let_go(connection, table::generation(fd));
-            // Before: see `hush`.
+            // Before the reference is dropped: see `hush`.
             let is_awaited = connection.is_awaited();
             let last = relinquish(family, index) == Some(true);
             if last && !is_awaited {
@@ -73,15 +74,16 @@ fn leave_all() {
                 && let Some(port) = connection.port()
             {
                 port.end_sending();
-                // Others of the family may live on, who keep the channel: nobody would find out that its reader is gone.
+                // Other processes of the family may live on and keep the channel: the sender would not find out that
+                // its reader is gone.
                 port.prepare_to_shut();
             }
         });
     }
 }
 
-/// Before the process ends: awaits the program images that may claim ends of it until `deadline`, and as long as they may come if
-/// something that they are to read goes with this process.
+/// Before the process ends: awaits the program images that may claim its ends, until `deadline`. If unread bytes for
+/// them would be lost with this process, it waits as long as they may come.
 fn await_claims(family: &'static Family, deadline: u64) {
     let mut waits = true;
     while core::mem::take(&mut waits) {

@@ -7,22 +7,22 @@ use underpass_segment::reason::Reason;
 use underpass_segment::switch::Port;
 use underpass_segment::sync::Relaxed;
 
-/// A program image that has not begun after so long is not awaited.
+/// How long a program image that has not begun is awaited.
 const IMAGE_WITHIN_NS: u64 = 1_000_000_000;
 
-/// Program images that are on their way are awaited until then (CLOCK_MONOTONIC, ns), for all connections together.
+/// Until when program images that are on their way are awaited (CLOCK_MONOTONIC, ns), for all connections together.
 pub fn images_awaited_until() -> u64 {
     clock::nanoseconds() + IMAGE_WITHIN_NS
 }
 
 impl Connection {
-    /// Awaits a program image that is on its way, if nobody else has the connection.
+    /// Awaits a program image that is on its way, if no other process has the connection.
     pub fn await_heir(&self, deadline: u64) {
         let is_waited_for = || {
             self.is_last() && (clock::nanoseconds() < deadline || self.is_lost_with_process()) || self.has_half_come(1)
         };
         if self.is_last() && self.is_awaited() {
-            // Until it is there, nobody reads the ring.
+            // Until the image is there, no process reads the ring.
             self.go_away();
         }
         while self.is_awaited() && is_waited_for() {
@@ -30,26 +30,29 @@ impl Connection {
         }
     }
 
-    /// Whether an image that is on its way has come for the connection, of which this process counts as `mine`, and not for its channel
-    /// yet, in which something lies that would go with this process.
+    /// Whether an image has come for the connection (this process has `mine` references to it) but not yet for its
+    /// channel, in which lie unread bytes that would be lost with this process.
     pub fn has_half_come(&self, mine: u32) -> bool {
         self.end.owners.count() > mine && self.is_awaited() && self.company() == Some(1) && self.has_lost_unread()
     }
 
-    /// Whether something lies unread in the ring that its sender cannot put on the kernel path, or that this process alone has.
+    /// Whether bytes lie unread in the ring that the sender cannot put on the kernel path, or that only this process
+    /// has.
     fn has_lost_unread(&self) -> bool {
         let is_left_to_sender = |port: &Port<'_>| port.is_absent() && self.company() != Some(1);
         let port = self.port_even_confined().filter(|port| port.goes_with_channel());
         port.is_some_and(|port| !is_left_to_sender(&port))
     }
 
-    /// Whether that goes with this process: no other one has the end for who comes for it.
+    /// Whether the unread bytes are lost with this process: no other process keeps the end for an image that comes for
+    /// it.
     pub fn is_lost_with_process(&self) -> bool {
         let has_others = || family::existing().is_some_and(|family| family.has_others(family::member()));
         self.has_lost_unread() && !has_others()
     }
 
-    /// Somebody was to come for the connection, and comes too late for that: then it is reset. Whether it is.
+    /// An image was to come for the connection, and would come too late for its unread bytes: then the connection is
+    /// reset. Whether it is.
     pub fn reset_if_lost(&self) -> bool {
         let is_lost = self.has_lost_unread();
         if is_lost {
@@ -58,8 +61,9 @@ impl Connection {
         is_lost
     }
 
-    /// Another program image is about to take this one's place, which has no channel until that one comes for it: where no
-    /// other process keeps it meanwhile, both ends, if they are here, go to the kernel path.
+    /// Another program image is about to take this one's place, and nobody has the channel until that image comes for
+    /// it. Where this process has both ends, and no other process keeps the channel meanwhile, both go to the kernel
+    /// path.
     pub fn outlast_image(self, deadline: u64) {
         let Some(port) = self.joined_port() else { return };
         let has_both = || self.end.is_brokered() && self.other_end().is_some();
@@ -82,8 +86,8 @@ impl Connection {
         (0..table::highest()).filter_map(known).find(|it| it.end.cookie.load(Relaxed) == cookie)
     }
 
-    /// The channel may be about to go with this process, perhaps `last` of those that have this end, while the others that have
-    /// either are between two program images: awaits that one has come for it.
+    /// The channel may be about to be lost with this process, perhaps the `last` that has this end, while the other
+    /// processes that have an end of it are between two program images: awaits that an image has come for the channel.
     pub fn await_images(&self, port: &Port<'_>, last: bool, deadline: u64) {
         while port.is_needed(last)
             && self.company() == Some(1)

@@ -1,5 +1,5 @@
-//! Another program image is about to take this one's place. This process relinquishes the ends of which the image does not know: it
-//! lets go of them, and keeps their descriptors.
+//! Another program image is about to take this one's place. This process relinquishes the ends that the image does not
+//! get: it lets go of them, and keeps their descriptors.
 
 use crate::connection::Connection;
 use crate::connection::handle::{ABSENT, handle};
@@ -33,7 +33,7 @@ pub fn relinquish_all() {
 fn take_back(connection: &Connection, family: &'static Family) {
     let (end, index) = (connection.end, connection.index);
     let Some(handle) = handle(index).filter(|it| it.relinquished.load(Acquire)) else { return };
-    // Of another connection that has the end by now, if the others have ended this one.
+    // The end may be another connection's by now, if the other processes have ended this one.
     let is_there = end.owners.add_if_used() && {
         let is_same = kernel::cookie(connection.fd) == Ok(end.cookie.load(Relaxed));
         if !is_same {
@@ -46,7 +46,7 @@ fn take_back(connection: &Connection, family: &'static Family) {
         family.note_reference(index, family::member());
         return;
     }
-    // To the others it is over; what there was of it in the ring is lost, if anything.
+    // For the other processes it is over, and bytes that were in its ring are lost.
     for fd in connection.descriptors() {
         if table::replace(fd, Known::Connection(index), Known::Other) {
             epoll::disown(fd);
@@ -60,8 +60,8 @@ fn take_back(connection: &Connection, family: &'static Family) {
 }
 
 impl Connection {
-    /// Another program image is about to take this one's place: its sets are gone then, and nothing is left to them. If it
-    /// does not come, they look at the connection themselves.
+    /// Another program image is about to take this one's place. Its sets will be gone, so no connection is left to
+    /// them. If the image does not come, the sets look at the connection themselves.
     pub fn leave_sets(self) {
         for fd in self.descriptors() {
             epoll::let_go(self.by(fd), table::generation(fd));
@@ -69,12 +69,12 @@ impl Connection {
         }
     }
 
-    /// An execution is about to close the last descriptor of this process. An image that comes for the connection beside that has
-    /// come when this returns, or does not come.
+    /// An execution is about to close this process's last descriptor. When this returns, another image that was to come
+    /// for the connection has come, or does not come any more.
     pub fn leave_behind(&self, deadline: u64) {
         self.heed_deaths();
         self.await_heir(deadline);
-        // If others have it, they may close it before the new image is there.
+        // If other processes have it, they may close it before the new image is there.
         if self.has_outsider() && (self.is_last() || self.relinquish()) {
             self.leave_no_gap();
         }

@@ -1,4 +1,4 @@
-//! Who waits for a connection: polls, selects and epoll sets.
+//! The calls that wait for a connection: polls, selects and epoll sets.
 
 pub mod epoll;
 pub mod poll;

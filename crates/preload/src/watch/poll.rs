@@ -1,4 +1,5 @@
-//! What a poll or a select waits for: connections, epoll sets that have some, and what the kernel has beside.
+//! What a poll or a select waits for: connections, epoll sets that have connections, and the kernel's other
+//! descriptors.
 
 use super::epoll;
 use crate::connection::{self, Connection, confined};
@@ -20,16 +21,16 @@ use underpass_segment::{kernel, of_each_thread, tap};
 pub const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 /// Room to write.
 pub const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
-/// What a reset is told by.
+/// The events that report a reset.
 const RESET: i16 = libc::POLLHUP | libc::POLLERR;
 /// While polling, the kernel's own descriptors are looked at this often.
 const KERNEL_EVERY_US: u64 = 4;
-/// A thread whose polls the rings can always answer asks the kernel this often, for what only that knows.
+/// A thread whose polls the rings can always answer asks the kernel this often for what only the kernel knows.
 const KERNEL_WHEN_BUSY_US: u64 = 50;
 /// Where another thread may take the doorbell, a sleep lasts no longer.
 const BRIEFLY_NS: u64 = 10_000_000;
 
-/// So many descriptors have their place on the stack, of which a thread may have little.
+/// How many descriptors are copied to the stack, which may be small.
 pub const FEW: usize = 64;
 /// No descriptor.
 pub const NONE: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
@@ -44,8 +45,8 @@ pub fn port(fd: c_int) -> Option<Port<'static>> {
     connection::known(fd)?.ready_port()
 }
 
-/// A program that waits for nothing but room in a ring is told of it: from now on, a send that does not block may say that there is
-/// none. Of a connection that it only sends by, polls took no notice so far.
+/// A program waits only for room in a ring, and will be told of it. So from now on a send that does not block may
+/// return EAGAIN. Without this, polls would not notice a connection by which the program only sends.
 pub fn mind_room(fds: &[pollfd]) {
     let is_minded = |end: &End| end.is_watched() && end.read_gate.is_shut();
     for it in fds.iter().filter(|it| it.events & IN == 0 && it.events & OUT != 0) {
@@ -62,7 +63,7 @@ pub fn mind_room(fds: &[pollfd]) {
 }
 
 pub fn concerns_us(fds: &[pollfd]) -> bool {
-    // What is in a set of a confined process, the kernel knows; and nothing but the program's own call may be made.
+    // In a confined process the kernel reports what a set has, and only the program's own call may be made.
     let is_set = |fd| !is_quiet() && epoll::is_ours(fd);
     fds.iter().any(|it| it.fd >= 0 && (port(it.fd).is_some() || is_set(it.fd)))
 }
@@ -97,7 +98,7 @@ pub fn wait(
         if !polled_enough && let Some(wait) = began.get_or_insert_with(|| begin(fds)) {
             let slice = KERNEL_EVERY_US * ticks_per_microsecond();
             let news = || fds.iter().any(|it| it.events & IN != 0 && is_ready(it.fd));
-            // Who waits for room leaves the processor to the one who makes it.
+            // A thread that waits for room leaves the processor to the reader that makes it.
             polled_enough = fds.iter().any(waits_for_room) || wait.poll_for(slice, news) == Polled::Enough;
             continue;
         }
@@ -116,7 +117,7 @@ pub fn wait(
         let count = unsafe {
             at_rest(fds.as_ptr(), fds.len(), &of, || {
                 let mut longest = u64::MAX;
-                // Behind the count of those who sleep.
+                // After this thread was counted among the sleepers.
                 if have_rests(fds) {
                     return 0;
                 }
@@ -143,7 +144,7 @@ pub fn wait(
     }
 }
 
-/// Dozes, where all that is waited for is what comes by a single connection.
+/// Dozes, if the poll waits only for data of a single connection.
 fn doze(fds: &[pollfd], deadline: Deadline, mask: *const sigset_t) -> Dozed {
     let mut asked = fds.iter().filter(|it| it.fd >= 0);
     let (Some(it), None) = (asked.next(), asked.next()) else { return Dozed::Over };
@@ -153,12 +154,13 @@ fn doze(fds: &[pollfd], deadline: Deadline, mask: *const sigset_t) -> Dozed {
     }
     let Some(connection) = connection::known(it.fd) else { return Dozed::Over };
     let Some(port) = connection.ready_port() else { return Dozed::Over };
-    // Closed meanwhile, it is kept.
+    // If the connection is closed meanwhile, it is kept until this returns.
     let inside = connection.inside();
     inside.during(|| {}, || port.doze_in_poll(deadline, |call| cancellation::cancellable(|| {}, call)))
 }
 
-/// Does `sleep`, in which this thread sleeps in the kernel and relies on being woken even if another takes what arrives.
+/// Calls `sleep`, in which this thread sleeps in the kernel. The thread is woken even if another thread takes what
+/// arrives.
 ///
 /// # Safety
 /// There must be `count` entries, of which nobody changes more than the answers meanwhile.
@@ -176,7 +178,7 @@ pub unsafe fn at_rest<T>(
     for connection in read().filter_map(of) {
         epoll::watch_by_poll(connection);
     }
-    // Under the same number there may be another connection before this thread is awake again.
+    // The number may be another connection's before this thread is awake again.
     let event = table::last_event();
     let those = || read().filter_map(connection::known).filter(|it| it.is_as_of(event));
     let wake_up = || {
@@ -193,7 +195,7 @@ fn prepare(it: &pollfd) -> Sleep {
     match port(it.fd) {
         Some(port) if it.events & IN != 0 => port.prepare_to_sleep(ALONE),
         Some(port) if port.reader_is_gone() => Sleep::No,
-        // The FIN of an end that is killed with data unread does not wake such a poll.
+        // The FIN of an end that is killed with data unread does not wake a poll without POLLRDHUP.
         Some(port) if it.events & libc::POLLRDHUP == 0 && port.unsent() > 0 => Sleep::Briefly,
         None if it.fd >= 0 && it.events & IN != 0 => epoll::prepare_to_sleep(it.fd),
         _ => Sleep::Yes,
@@ -232,8 +234,8 @@ fn is_ready(fd: c_int) -> bool {
     }
 }
 
-/// The answer when the rings alone give it: all that is asked for is whether fast connections can be read or written.
-/// What is not there in a ring may have come in the kernel, as the end of a stream does.
+/// The answer where the rings alone can give it: the poll asks only whether fast connections can be read or written,
+/// and the rings say yes. What is not in a ring may have come in the kernel, such as the end of a stream.
 fn answer_alone(fds: &mut [pollfd]) -> Option<c_int> {
     let mut count = 0;
     let mut all_ready = true;
@@ -267,7 +269,7 @@ fn answer_alone(fds: &mut [pollfd]) -> Option<c_int> {
     (count > 0 && (all_ready || !due())).then_some(count)
 }
 
-/// Whether something is left in the ring of a confined end, or of one in a set, for which `it` asks.
+/// Whether something for which `it` asks is left in the ring of a confined end, or of a confined end in a set.
 fn has_rest(it: &pollfd) -> bool {
     let connection = connection::known(it.fd);
     it.events & IN != 0 && connection.map_or_else(|| epoll::has_rest(it.fd), |connection| connection.has_rest())
@@ -277,8 +279,8 @@ fn have_rests(fds: &[pollfd]) -> bool {
     confined::has_rests() && fds.iter().any(has_rest)
 }
 
-/// The answer when something is left in the rings of a confined process, of which the kernel does not know, with what that says
-/// in a `look`: the program's own call, without waiting.
+/// The answer when something is left in the rings of a confined process, of which the kernel does not know, together
+/// with the kernel's answer to `look`: the program's own call, without waiting.
 pub fn answer_confined(fds: &mut [pollfd], look: impl Fn(&mut [pollfd]) -> c_int) -> Option<c_int> {
     if !have_rests(fds) {
         return None;
@@ -297,13 +299,13 @@ pub fn answer_confined(fds: &mut [pollfd], look: impl Fn(&mut [pollfd]) -> c_int
     Some(count).filter(|&count| count > 0)
 }
 
-/// Polls by `plain`, once, in a thread that is counted among those that sleep. Not if a filter has come meanwhile, and something is
-/// left in rings.
+/// Polls by `plain`, once, with this thread counted among the sleepers; not if a filter has come meanwhile, and
+/// something is left in rings.
 pub fn unless_rests(fds: &[pollfd], plain: &mut Option<impl FnOnce() -> c_int>) -> Option<c_int> {
     if have_rests(fds) { None } else { plain.take().map(|plain| plain()) }
 }
 
-/// Asks the kernel, and puts what it says of doorbells right.
+/// Asks the kernel, and corrects its answer where that means doorbells.
 fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> c_int {
     ASKED.set(ticks());
     let mut those = [NONE; FEW];
@@ -340,7 +342,7 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
             && let Some(port) = port(it.fd)
         {
             if !port.offers_room() {
-                // The kernel means its own.
+                // The kernel means room in its own buffers.
                 it.revents &= !OUT;
             } else if port.sends_fast() {
                 it.revents |= it.events & OUT;
@@ -351,8 +353,9 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
     count
 }
 
-/// What the kernel is asked for where the program waits for room in a ring: not for its own, which there is. `None` if nothing
-/// does, or there is too much to copy: then the kernel is to be asked for all.
+/// What the kernel is asked for where the program waits for room in a ring: not for the kernel's own room, of which
+/// there is enough. `None` if nothing waits for room, or there are too many descriptors to copy: then the kernel is
+/// asked for everything.
 fn without_room<'a>(fds: &[pollfd], those: &'a mut [pollfd]) -> Option<&'a mut [pollfd]> {
     if !fds.iter().any(waits_for_room) {
         return None;

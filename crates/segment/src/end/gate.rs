@@ -28,7 +28,7 @@ impl Gate {
         self.0.fetch_sub(1, AcqRel);
     }
 
-    /// Shuts the gate if nobody is inside; true when it is shut now.
+    /// Shuts the gate if no call is inside; true when it is shut now.
     pub fn shut(&self) -> bool {
         match self.0.compare_exchange(0, SHUT, AcqRel, Acquire) {
             Ok(_) => true,

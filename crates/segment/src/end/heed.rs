@@ -25,7 +25,7 @@ impl End {
         self.heed() & PINNED != 0
     }
 
-    /// Whether it does so, for good, as long as it is held, or while the kernel path is silent.
+    /// Whether this end sends on the kernel path: for good, while it is held, or while the kernel path is silent.
     #[inline]
     pub(crate) fn sends_by_kernel(&self) -> bool {
         self.heed() & (PINNED | HELD | SILENT) != 0
@@ -44,7 +44,7 @@ impl End {
         self.heed() & SILENT != 0
     }
 
-    /// Says whether it is.
+    /// Sets whether the kernel path is silent.
     pub(crate) fn set_silent(&self, silent: bool) {
         if silent {
             self.heed.fetch_or(SILENT, AcqRel)
@@ -53,17 +53,17 @@ impl End {
         };
     }
 
-    /// From now on `underpass pin` asks for that.
+    /// From now on `underpass pin` asks that the connection stays on the kernel path.
     pub fn hold(&self) {
         self.heed.fetch_or(HELD, Release);
     }
 
-    /// `underpass pin` does not ask for that any more.
+    /// `underpass pin` does not ask that any more.
     pub fn let_go_up(&self) {
         self.heed.fetch_and(!HELD, Release);
     }
 
-    /// It sends on the kernel path for good from now on.
+    /// From now on this end sends on the kernel path for good.
     pub fn pin_sending(&self) {
         self.heed.fetch_or(PINNED, AcqRel);
     }
@@ -78,7 +78,7 @@ impl End {
         self.heed() & TAPPED != 0
     }
 
-    /// From now on what it puts into the ring is copied there.
+    /// From now on what this end puts into the ring is copied to the tap of this name.
     pub fn set_tap(&self, name: Name) {
         self.tap.store(name.word(), Relaxed);
         self.heed.fetch_or(TAPPED, AcqRel);

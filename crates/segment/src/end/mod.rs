@@ -27,7 +27,7 @@ use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Re
 pub enum Stage {
     /// Plain kernel TCP; may go up one day.
     Plain = 0,
-    /// Known in the directory, waiting for the other end.
+    /// Its name is in the directory, or with the broker, and it waits for the other end.
     Waiting = 1,
     /// It has a channel; every call goes through the library.
     Joined = 2,
@@ -56,7 +56,7 @@ pub enum Probed {
     Gone = 2,
 }
 
-/// What an end has of the broker.
+/// How far an end has come with the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Asked {
@@ -66,7 +66,7 @@ pub enum Asked {
     Knocking = 1,
     /// A process has asked, and the end has not taken note of an answer. A copy of the socket may lie with the broker.
     Pending = 2,
-    /// Its place in a pool, which the other end has to make ready.
+    /// The broker has given it a place in a pool, which the other end has to make ready.
     Place = 3,
 }
 
@@ -75,10 +75,10 @@ pub const SHUT_IN: u8 = 1;
 /// Bit of [`End::shut`]: nothing more is to be sent.
 pub const SHUT_OUT: u8 = 2;
 laid_out! {
-    /// One end of a connection. Zeroed memory is an unused one.
+    /// One end of a connection. Zeroed memory is an unused end.
     #[repr(C, align(64))]
     pub struct End {
-        /// Who has it.
+        /// The processes that have it.
         pub owners: Owners,
         pub(crate) next_free: AtomicU32,
         stage: AtomicU8,
@@ -112,7 +112,7 @@ laid_out! {
         pub bytes: AtomicU64,
         /// Index of its entry in the directory, plus 1; 0 if none.
         pub entry: AtomicU32,
-        /// Index of the word in the directory that it was passed on, plus 1; 0 if it never was.
+        /// Index of the directory's entry that says that the socket was passed on, plus 1; 0 if it never was.
         pub word: AtomicU32,
         /// The socket's cookie.
         pub cookie: AtomicU64,
@@ -126,15 +126,15 @@ laid_out! {
         shape: [AtomicU32; 2],
         /// Which side of the channel it is.
         pub side: AtomicU8,
-        /// 1: what comes has the time at which it came, for a recvmsg that wants to know (SO_TIMESTAMP).
+        /// 1: the program asks for the time at which received bytes came (SO_TIMESTAMP).
         pub stamped: AtomicU8,
         /// How the process that has the end began the connection; 0: not known. The library's own.
         pub origin: AtomicU8,
         /// 1: a process has counted it for the statistics.
         pub counted: AtomicU8,
-        /// How often a process has shut down sending alone, modulo 256. Each time the kernel tells all watchers once
-        /// more of what is there, but it does not know of the ring. Where receiving is shut down as well, there is
-        /// something to read.
+        /// How often a process has shut down only sending, modulo 256. Each time the kernel reports once more to all
+        /// watchers what is there, but it does not know of the ring. Where receiving is shut down as well, the kernel
+        /// reports something to read.
         pub shutdowns: AtomicU8,
         /// An [`Asked`].
         asked: AtomicU8,
@@ -161,7 +161,7 @@ laid_out! {
 }
 
 impl End {
-    /// An error that the kernel has told already and the program does not know of, which is none from then on.
+    /// Takes the error that the kernel has reported already and the program does not know of.
     #[inline]
     pub fn take_kept_error(&self) -> Option<Errno> {
         let error = &self.reading.error;
@@ -173,7 +173,8 @@ impl End {
         self.reading.error.load(Relaxed) != 0
     }
 
-    /// A call failed with `error`, if that is one of the connection's, and the program was not told.
+    /// Keeps `error`, with which a call of the library's own failed, for the program, if it is an error of the
+    /// connection.
     pub fn keep_error(&self, error: Errno) {
         if matches!(error.0, libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) {
             self.reading.error.store(error.0, Relaxed);
@@ -192,7 +193,7 @@ impl End {
         self.was_fast.load(Relaxed) != 0
     }
 
-    /// Whether the direction out was.
+    /// Whether the direction out was ever fast.
     #[inline]
     pub fn was_sent_fast(&self) -> bool {
         self.was_fast.load(Relaxed) & FAST_OUT != 0
@@ -217,7 +218,7 @@ impl End {
         }
     }
 
-    /// A doorbell has told so.
+    /// Notes what a doorbell has told of the other end.
     pub(crate) fn set_probed(&self, probed: Probed) {
         self.probed.store(probed as u8, Relaxed);
     }
@@ -233,14 +234,14 @@ impl End {
             && self.sending.fast.load(Relaxed) == 0
     }
 
-    /// How far the streams out and in have come, in bytes, as far as nobody has told of them in the statistics.
+    /// How far the streams out and in have come, in bytes, without what a process has reported in the statistics.
     pub fn positions(&self) -> [u64; 2] {
         let (out, back) = (&self.sending, &self.reading);
         [[&out.fast_bytes, &out.kernel_bytes], [&back.fast_bytes, &back.kernel_bytes]]
             .map(|counters| counters.into_iter().fold(0u64, |sum, counter| sum.wrapping_add(counter.load(Relaxed))))
     }
 
-    /// How far it has come.
+    /// The stage that the end has reached.
     #[inline]
     pub fn stage(&self) -> Stage {
         match self.stage.load(Acquire) {
@@ -282,8 +283,8 @@ impl End {
         self.asked.store(asked as u8, Relaxed);
     }
 
-    /// The broker could not lead this end to its other end: it asks again after some calls, the more often that was in vain the
-    /// later.
+    /// The broker could not lead this end to its other end. The end asks again after some calls; the more often it has
+    /// asked in vain, the later.
     pub(crate) fn ask_later(&self) {
         const MOST: u8 = 5;
         let before = self.asks_in_vain.load(Relaxed).min(MOST);
@@ -296,7 +297,7 @@ impl End {
         Shape { ring_bytes: self.shape[0].load(Relaxed), slots: self.shape[1].load(Relaxed) }
     }
 
-    /// Says what [`End::shape`] is.
+    /// Sets the shape of the pool of its channel.
     pub fn set_shape(&self, shape: Shape) {
         self.shape[0].store(shape.ring_bytes, Relaxed);
         self.shape[1].store(shape.slots, Relaxed);
@@ -343,7 +344,7 @@ impl End {
         let given = entered == [true; 2] && self.stage() == Stage::Joined;
         if given {
             copy();
-            // The new end says what is to be said when the connection ends.
+            // The new end tells the other end when the connection ends.
             self.set_shape(Shape { ring_bytes: 0, slots: 0 });
             self.entry.store(0, Relaxed);
             self.word.store(0, Relaxed);
@@ -361,7 +362,7 @@ impl End {
         self.write_gate.open();
     }
 
-    /// Nobody watches it, nor sleeps on it, but processes of another family.
+    /// Forgets the watchers and sleepers of this family: only processes of another family watch the socket from now on.
     pub fn forget_watchers(&self) {
         self.watched.store(0, Relaxed);
         self.reading.resting.clear();

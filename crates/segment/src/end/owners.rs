@@ -1,23 +1,25 @@
-//! Who has an end: the processes that refer to it, those that may still come for it, and those of which nobody knows.
+//! The owners of an end: the processes that refer to it, the processes that may still come for it, and a program
+//! without the library that may have its socket.
 //!
 //! A process that refers to an end is counted once, however many descriptors it has. A program image that is being executed, or a
-//! process to which the socket was passed, is a *loan* until it has come and counts as a process. A program without the library
-//! is an *outsider*: nothing counts it, and nothing tells when it has closed the socket.
+//! process to which the socket was passed, is a *loan* until it has come and counts as a process. A program without the
+//! library is an *outsider*: it is not counted, and nothing shows when it has closed the socket.
 //!
-//! The last process that leaves ends the connection, unless somebody may still come: [`Owners::leave`], [`Owners::lent_until`].
+//! The last process that leaves ends the connection, unless an image or a process may still come: [`Owners::leave`],
+//! [`Owners::lent_until`].
 
 use crate::layout::laid_out;
 use crate::sync::{AcqRel, Acquire, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
 
 laid_out! {
-    /// Who has an end. Zeroed memory is nobody.
+    /// The owners of an end. Zeroed memory has none.
     #[repr(C)]
     pub struct Owners {
-        /// Processes that refer to it. 0: the end is unused, or on loan. [`ENDED`]: neither.
+        /// How many processes refer to the end. 0: the end is unused, or on loan. [`ENDED`]: neither.
         processes: AtomicU32,
-        /// How many may still come.
+        /// How many images and processes may still come.
         loans: AtomicU32,
-        /// Until when they may (CLOCK_MONOTONIC, ns); 0: nobody is to come.
+        /// Until when they may come (CLOCK_MONOTONIC, ns); 0: none is awaited.
         lent_until: AtomicU64,
         /// 1: a program that knows nothing of the ring may have the socket.
         outsider: AtomicU8,
@@ -27,16 +29,16 @@ laid_out! {
 /// A new image that has not begun to run after so long is not awaited, in nanoseconds. Beside heavy load one has begun after 6.5 s.
 pub const IMAGE_WITHIN_NS: u64 = 20_000_000_000;
 
-/// Value of [`Owners::processes`]: nobody refers to it, and nobody may come for it any more.
+/// Value of [`Owners::processes`]: no process refers to the end, and none may come for it any more.
 const ENDED: u32 = 1 << 31;
 
 impl Owners {
-    /// One process has it, which has just taken it.
+    /// One process has the end: the caller's, which has just taken it.
     pub(crate) fn begin(&self) {
         self.processes.store(1, Release);
     }
 
-    /// So many processes refer to it.
+    /// How many processes refer to the end.
     pub fn count(&self) -> u32 {
         self.processes.load(Acquire) & !ENDED
     }
@@ -52,19 +54,21 @@ impl Owners {
         self.count() > 1
     }
 
-    /// Says that so many processes refer to it; how many did before. For one that nobody else looks at yet.
+    /// Sets how many processes refer to the end, and returns how many did before. For an end at which no other thread
+    /// looks yet.
     pub fn replace(&self, count: u32) -> u32 {
         self.processes.swap(count, Relaxed)
     }
 
-    /// One more process refers to it. False if no process does any more, and the end is not kept for an image to come.
+    /// One more process refers to the end. False if no process does any more, and the end is not kept for an image to
+    /// come.
     pub fn add(&self) -> bool {
         let lent = self.is_lent();
         let more = |n: u32| (n != ENDED && (n > 0 || lent)).then(|| n + 1);
         self.processes.fetch_update(AcqRel, Acquire, more).is_ok()
     }
 
-    /// One more process refers to it; false when none does any more.
+    /// One more process refers to the end; false if none did any more.
     pub fn add_if_used(&self) -> bool {
         self.processes.fetch_update(AcqRel, Acquire, |n| (1..ENDED).contains(&n).then(|| n + 1)).is_ok()
     }
@@ -74,7 +78,7 @@ impl Owners {
         self.processes.fetch_add(1, AcqRel);
     }
 
-    /// One process less. Whether it was the last.
+    /// One process less refers to the end. Whether it was the last.
     pub fn leave(&self) -> bool {
         self.processes.fetch_sub(1, AcqRel) == 1
     }
@@ -84,9 +88,10 @@ impl Owners {
         self.processes.fetch_update(AcqRel, Acquire, |n| (n > 1).then(|| n - 1)).is_err()
     }
 
-    /// `left` processes are gone that had counted themselves, and so many `live`. Whether it was taken back from the last one.
+    /// Takes back the references of `left` processes that are gone; `live` counts the processes that live. Whether that
+    /// was the last reference.
     pub(crate) fn take_back(&self, left: u32, live: impl Fn() -> u32) -> bool {
-        // Whatever was counted: not below those who live.
+        // Whatever was counted, the count does not fall below the number of processes that live.
         let fewer = |n: u32| Some(n.saturating_sub(left).max(live())).filter(|&less| less < n && n != ENDED);
         self.processes.fetch_update(AcqRel, Acquire, fewer).is_ok_and(|n| fewer(n) == Some(0))
     }
@@ -97,7 +102,7 @@ impl Owners {
         self.lent_until.store(until, Release);
     }
 
-    /// One of those has come. Once all have, nobody else is awaited.
+    /// An image, or a process, for which [`Owners::lend`] was called has come. Once all have come, none is awaited.
     pub fn take_up_loan(&self) {
         let until = self.lent_until();
         let one_less = |n: u32| n.checked_sub(1);
@@ -106,32 +111,33 @@ impl Owners {
         }
     }
 
-    /// Until when somebody may come for it (CLOCK_MONOTONIC, ns), which may be over; 0: nobody is to come.
+    /// Until when an image or a process may come for the end (CLOCK_MONOTONIC, ns), which may be past; 0: none is
+    /// awaited.
     pub fn lent_until(&self) -> u64 {
         self.lent_until.load(Acquire)
     }
 
-    /// Whether somebody was to come for it and has not.
+    /// Whether an image or a process was to come for the end and has not.
     pub fn is_lent(&self) -> bool {
         self.lent_until() != 0
     }
 
-    /// Whether somebody may still come for it at the time `now` (CLOCK_MONOTONIC, ns).
+    /// Whether an image or a process may still come for the end at the time `now` (CLOCK_MONOTONIC, ns).
     pub fn is_awaited(&self, now: u64) -> bool {
         self.lent_until() > now
     }
 
-    /// Nobody comes any more who was to come `until` then. False if that is not so, since it was lent again.
+    /// Ends the loan that lasts `until` then. False if the end was lent again meanwhile.
     pub fn end_loan(&self, until: u64) -> bool {
         self.lent_until.compare_exchange(until, 0, AcqRel, Relaxed).is_ok()
     }
 
-    /// No process refers to it: whoever still comes for it gets nothing. False if one has come.
+    /// Ends an end to which no process refers: an image that still comes for it does not get it. False if one has come.
     pub fn turn_away(&self) -> bool {
         self.processes.compare_exchange(0, ENDED, AcqRel, Acquire).is_ok()
     }
 
-    /// Nobody comes for it any more.
+    /// Ends all loans: no image or process may come for the end any more.
     pub fn end_loans(&self) {
         self.loans.store(0, Relaxed);
         self.lent_until.store(0, Release);
@@ -142,7 +148,7 @@ impl Owners {
         self.outsider.store(1, Release);
     }
 
-    /// No such program has to be thought of any more.
+    /// Forgets what [`Owners::note_outsider`] noted: it has been acted on.
     pub fn forget_outsider(&self) {
         self.outsider.store(0, Release);
     }

@@ -19,9 +19,10 @@ laid_out! {
         pub kernel: AtomicU64,
         /// [`Reading::all_bells`] when the direction last went up.
         pub bells_before_up: AtomicU64,
-        /// The thread that is receiving from the kernel, so that another receive on top of it knows; 0: none.
+        /// The thread that is receiving from the kernel, so that a receive of a signal handler that interrupts it
+        /// knows; 0: none.
         pub receiver: AtomicU32,
-        /// Receives so far that ran on top of another of their thread.
+        /// How many receives of signal handlers have interrupted another receive of their thread.
         pub nested: AtomicU64,
         /// What the waiting flag was raised to; 0 once it was found taken.
         pub armed: AtomicU32,
@@ -39,16 +40,17 @@ laid_out! {
         /// Doorbells up to this number of [`Reading::all_bells`] are to be thrown away before kernel data goes on (after going
         /// down).
         pub discard_to: AtomicU64,
-        /// The thread that is taking doorbells, until they are counted, by itself or by a receive on top of it; 0: none.
+        /// The thread that is taking doorbells, until they are counted, by itself or by a receive that interrupts it;
+        /// 0: none.
         pub taking: AtomicU32,
         /// What it takes.
         pub fresh: [AtomicU8; 16],
-        /// Bytes last taken from the kernel as doorbells, kept until it is sure that they were: number n of
+        /// Bytes last taken from the kernel as doorbells, kept until it is sure that they were doorbells: number n of
         /// [`Reading::all_bells`] at n modulo the length.
         pub kept: [AtomicU8; 32],
         /// Number of the first that was kept.
         pub kept_from: AtomicU64,
-        /// How many of them are data, to be delivered before more is read from the kernel path.
+        /// How many of the kept bytes are data, which the program gets before more is read from the kernel path.
         pub stash: AtomicU32,
         /// A [`Whereabouts`].
         whereabouts: AtomicU8,
@@ -113,7 +115,7 @@ impl Reading {
         self.discard_to.load(Relaxed).saturating_sub(self.all_bells.load(Relaxed))
     }
 
-    /// So many are, from now on.
+    /// Sets how many doorbells are to be thrown away.
     pub fn discard(&self, bells: u64) {
         self.discard_to.store(self.all_bells.load(Relaxed).saturating_add(bells), Relaxed);
     }

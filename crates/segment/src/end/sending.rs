@@ -31,7 +31,8 @@ laid_out! {
         pub piece: AtomicU64,
         /// Calls that are inside a kernel send.
         pub kernel_sends: AtomicU32,
-        /// The waiting flag that the next of them was to wake: see [`Port::send`]. 0: none.
+        /// The waiting flag that was taken down because the next kernel send wakes its reader: see [`Port::send`]. 0:
+        /// none.
         ///
         /// [`Port::send`]: crate::switch::Port::send
         pub flag_taken: AtomicU32,
@@ -39,7 +40,8 @@ laid_out! {
         pub tries: AtomicU32,
         /// Head when the reader was last seen to move, and when that was, in ticks.
         pub progress: [AtomicU64; 2],
-        /// 1: the program was refused room in the ring, and told of none since. Once it has put something there, that is over too.
+        /// 1: the program was refused room in the ring, no room was reported to it since, and it has put nothing there
+        /// since.
         pub full: AtomicU32,
         /// [`Sending::tail`] when that was.
         pub full_at: AtomicU64,
@@ -49,7 +51,7 @@ laid_out! {
         pub full_progress: [AtomicU64; 2],
         /// Tail when the reader was last known to live.
         pub alive: AtomicU64,
-        /// Stretch of the ring in which it was when the reader was last thought of.
+        /// The stretch of the ring in which the tail was when the sender last checked that the reader lives.
         pub looked: AtomicU64,
         /// [`Reading::place`](super::Reading::place) at the last send.
         pub read_before: AtomicU64,
@@ -61,7 +63,7 @@ laid_out! {
         pub probed: [AtomicU64; 2],
         /// 1: the direction went down for want of room before the reader had come as far as the ring.
         pub outran: AtomicU32,
-        /// 1: the program waits for nothing but room on the connection. It is not told of room in the ring in the middle of a call.
+        /// 1: the program waits only for room on the connection. A send that has begun is not refused room in the ring.
         pub only_sends: AtomicU32,
     }
 }

@@ -8,7 +8,7 @@ use crate::words::ALONE;
 const NOBODY: u8 = 0;
 /// One poll, select or epoll set may be watching.
 const ONE: u8 = 1;
-/// More than one may: then none is woken by a group.
+/// More than one may be watching: then no group wakes them.
 const SEVERAL: u8 = 2;
 /// The program watches by system calls of its own, as far as can be told, and is counted at
 /// [`Reading::resting`](super::Reading::resting).
@@ -21,7 +21,7 @@ impl End {
         self.watched.load(Relaxed) != NOBODY
     }
 
-    /// Whether more than one poll, select or epoll set may.
+    /// Whether more than one poll, select or epoll set may be watching.
     pub fn is_watched_by_several(&self) -> bool {
         self.watched.load(Relaxed) == SEVERAL
     }
@@ -37,7 +37,7 @@ impl End {
         }
     }
 
-    /// More than one poll, select or epoll set may; true if that is new.
+    /// More than one poll, select or epoll set may be watching from now on; true if that is new.
     pub fn watch_by_several(&self) -> bool {
         let before = self.watched.swap(SEVERAL, AcqRel);
         if before == UNSEEN {
@@ -53,7 +53,7 @@ impl End {
 
     /// The program may be watching it by system calls of its own.
     pub fn watch_unseen(&self) {
-        // The call that ends this takes the sleeper off again.
+        // The call that ends this counts the sleeper off again.
         self.reading.resting.add(ALONE);
         if self.watched.compare_exchange(NOBODY, UNSEEN, AcqRel, Relaxed).is_err() {
             self.reading.resting.remove();
@@ -68,7 +68,7 @@ impl End {
         }
     }
 
-    /// Whether [`End::watch_unseen`] was called, and what ends that was not since.
+    /// Whether [`End::watch_unseen`] was called, and no call has ended that since.
     pub fn is_watched_unseen(&self) -> bool {
         self.watched.load(Relaxed) == UNSEEN
     }

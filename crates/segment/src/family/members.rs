@@ -4,7 +4,7 @@ use crate::kernel::{self, Process};
 use crate::layout::laid_out;
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed};
 
-/// Most members that a family has at one time. What further processes leave does not come back.
+/// Most members that a family has at one time. What further processes leave is not taken back.
 pub(super) const MEMBERS: usize = 512;
 /// Value of [`Member::process`] in a place that is being taken, perhaps for a process that is yet to be forked.
 pub(super) const TAKEN: u32 = u32::MAX;
@@ -15,11 +15,11 @@ laid_out! {
     pub(super) struct Member {
         /// Its number; 0: free.
         pub(super) process: AtomicU32,
-        /// Its [mappings](super::Family::mappings), when it was last known to have them: never more than it has.
+        /// Its [mappings](super::Family::mappings) when they were last noted: never more than it has.
         pub(super) mappings: AtomicU32,
-        /// In what the number and the time are told: see [`kernel::namespaces`].
+        /// The namespaces in which the number and the time are valid: see [`kernel::namespaces`].
         pub(super) namespaces: AtomicU64,
-        /// When it began, in the kernel's terms; 0: nobody has looked yet.
+        /// When it began, in the kernel's terms; 0: not looked up yet.
         pub(super) began: AtomicU64,
     }
 }
@@ -49,9 +49,9 @@ laid_out! {
         pub(super) places: [Member; MEMBERS],
         /// Where the next free place may be.
         pub(super) next: AtomicU32,
-        /// PID namespace and number of the process that takes back what others have left; 0: nobody does.
+        /// PID namespace and number of the process that takes back what others have left; 0: none does.
         pub(super) sweeper: AtomicU64,
-        /// When somebody last found that nobody was gone.
+        /// When a process last found that no member was gone.
         pub(super) swept: AtomicU64,
     }
 }
@@ -73,7 +73,7 @@ impl Holders {
         (&self.0[member as usize / 64 % self.0.len()], 1 << (member % 64))
     }
 
-    /// There is `member` alone, or nobody.
+    /// Leaves only `member`, or none.
     pub(super) fn reset(&self, member: Option<u32>) {
         self.0.iter().for_each(|word| word.store(0, Relaxed));
         if let Some((word, bit)) = member.map(|member| self.place(member)) {

@@ -1,11 +1,11 @@
-//! Which processes of a family have which of its ends, so that what a process has left comes back: one that was killed, or
-//! has ended without closing.
+//! Which processes of a family have which of its ends, so that the ends of a process come back that was killed, or has
+//! ended without closing.
 //!
-//! Each process that has ends is a *member* of its family: a place in a table, with the process's number. Each end has a
-//! bit for each member, which stands for one of its references. A bit is set after its reference was counted, and
-//! cleared before it is counted off; so there may be references without a bit, which are nobody's to take back, and
-//! never a bit of a living process without its reference. A child's are counted, with their bits, before it is forked; a
-//! process that executes a program stays the member that it was.
+//! Each process that has ends is a *member* of its family: a place in a table, with the process's number. Each end has
+//! a bit for each member, which stands for one of the end's references. A bit is set after its reference was counted,
+//! and cleared before the reference is counted off. So there may be references without a bit, which no process may take
+//! back, but never a bit of a living process without its reference. A child's references are counted, with their bits,
+//! before it is forked. A process that executes a program stays the member that it was.
 
 use super::members::{MEMBERS, TAKEN};
 use super::{Family, MAX_ENDS};
@@ -14,17 +14,17 @@ use crate::kernel::{self, Process};
 use crate::raw::is_quiet;
 use crate::sync::{AcqRel, Acquire, Relaxed, Release};
 
-/// The ends of members that are gone are looked for each time that so many more ends are in use.
+/// The ends of members that are gone are looked for each time that this many more ends are in use.
 const SWEEP_EVERY: u32 = 256;
-/// Where nobody was gone, it is not looked again for so long.
+/// How long no process looks again if no member was gone.
 const PAUSE_NS: u64 = 100_000_000;
 
 /// A set of members.
 type Set = [u64; MEMBERS / 64];
 
 impl Family {
-    /// This process becomes a member; `None` where it cannot be told from others, or there are too many. Then what it
-    /// leaves does not come back.
+    /// This process becomes a member; `None` where it cannot be told from other processes, or there are too many
+    /// members. Then its ends do not come back if it is killed.
     pub fn join(&self) -> Option<u32> {
         if is_quiet() {
             return None;
@@ -38,8 +38,8 @@ impl Family {
         Some(at)
     }
 
-    /// Takes a place for a process that is about to be forked; `None` as for [`Family::join`]. Both it and its parent say who
-    /// it is.
+    /// Takes a place for a process that is about to be forked; `None` as for [`Family::join`]. Both the child and its
+    /// parent write the child's number there.
     pub fn expect(&self) -> Option<u32> {
         if is_quiet() {
             return None;
@@ -50,7 +50,7 @@ impl Family {
     /// This process is `member`, which its parent has expected.
     pub fn begin(&self, member: u32) {
         let expected = self.members().places.get(member as usize).map(|it| it.namespaces.load(Relaxed));
-        // In other ones its number says nothing to those who know its parent's.
+        // In other namespaces its number says nothing to processes that know its parent's.
         if expected.is_some() && kernel::namespaces() == expected {
             self.forked(member, Some(kernel::process_id() as u32));
             // Another thread of its parent may have attached the rest meanwhile.
@@ -58,7 +58,7 @@ impl Family {
         }
     }
 
-    /// `member`, which was expected, is `process`; `None`: nobody.
+    /// `member`, which was expected, is `process`; `None`: no process.
     pub fn forked(&self, member: u32, process: Option<u32>) {
         if let Some(it) = self.members().places.get(member as usize) {
             let _ = it.process.compare_exchange(TAKEN, process.unwrap_or(0), AcqRel, Relaxed);
@@ -75,13 +75,13 @@ impl Family {
         let member = &members.places[at as usize];
         member.namespaces.store(namespaces, Relaxed);
         member.began.store(0, Relaxed);
-        // What a child has that is forked now as well.
+        // A child that is forked now has the same mappings.
         member.mappings.store(self.mappings(), Relaxed);
         members.next.store(at + 1, Relaxed);
         Some(at)
     }
 
-    /// This process was `member` before it executed its program, and has what that had. `None` if it was not.
+    /// This process was `member` before it executed its program, and keeps that member's ends. `None` if it was not.
     pub fn stay(&self, member: u32) -> Option<u32> {
         let it = self.members().places.get(member as usize)?;
         if it.process.load(Acquire) != kernel::process_id() as u32
@@ -101,20 +101,20 @@ impl Family {
         mine.for_each(|it| it.mappings.store(self.mappings(), Relaxed));
     }
 
-    /// The process that is `member`: its number, and the [namespaces](kernel::namespaces) in which that is told.
+    /// The process that is `member`: its number, and the [namespaces](kernel::namespaces) in which the number is valid.
     pub(crate) fn process(&self, member: u32) -> Option<(u64, u32)> {
         let it = self.members().places.get(member as usize)?;
         let process = it.process.load(Acquire);
         (!matches!(process, 0 | TAKEN)).then(|| (it.namespaces.load(Relaxed), process))
     }
 
-    /// Whether process `number`, as told in `namespaces`, is a member.
+    /// Whether process `number` of `namespaces` is a member.
     pub(crate) fn is_of(&self, number: u32, namespaces: u64) -> bool {
         (0..MEMBERS as u32).any(|member| self.process(member) == Some((namespaces, number)))
     }
 
-    /// Whether another process than `me` has the table, as far as can be told. One that only [watches](crate::watch) it does
-    /// not count.
+    /// Whether another process than `me` has the table, as far as can be told. A process that only
+    /// [watches](crate::watch) the table does not count.
     pub fn has_others(&self, me: Option<u32>) -> bool {
         if self.attached() == Some(self.mappings().into()) {
             return false;
@@ -129,7 +129,7 @@ impl Family {
         member.is_some_and(|member| self.holders(index).has(member))
     }
 
-    /// Whether any who has counted a reference to the end is gone.
+    /// Whether a process is gone that has counted a reference to the end.
     pub fn has_reference_of_gone(&self, index: u32) -> bool {
         let is_gone = |member: u32, namespaces| self.members().places[member as usize].is_gone(namespaces);
         !is_quiet()
@@ -165,8 +165,8 @@ impl Family {
         self.take_back(alone, has, bury);
     }
 
-    /// Takes back the references of members that are gone, and gives their places free. Calls `bury` for each end that
-    /// nobody has any more; it has to be given back.
+    /// Takes back the references of members that are gone, and frees their places. Calls `bury` for each end that no
+    /// process has any more; `bury` has to give it back.
     pub fn sweep(&self, bury: impl FnMut(u32)) {
         if is_quiet() {
             return;
@@ -177,7 +177,7 @@ impl Family {
         if now.wrapping_sub(members.swept.load(Relaxed)) < PAUSE_NS {
             return;
         }
-        // By namespace and number, as the other one may not be told from here.
+        // A process is noted by namespace and number, because this one may not be able to ask the kernel about it.
         let me = namespaces & !u64::from(u32::MAX) | kernel::process_id() as u64;
         let before = members.sweeper.load(Relaxed);
         let is_free = before == 0 || (before ^ me) >> 32 == 0 && kernel::process(before as u32) == Process::Gone;
@@ -191,7 +191,7 @@ impl Family {
         members.sweeper.store(0, Release);
     }
 
-    /// The next sweep looks at once: what hangs on it must not depend on when the last one was.
+    /// Has the next sweep look at once, because its result must not depend on when the last one was.
     pub fn look_again(&self) {
         self.members().swept.store(0, Relaxed);
     }
@@ -207,7 +207,8 @@ impl Family {
                 living += u64::from(member.mappings.load(Relaxed));
             }
         }
-        // A process that was forked without the library's knowledge has what its parent had, and may not have said so yet.
+        // A process that was forked without the library's knowledge has its parent's ends, and may not have counted
+        // itself yet.
         let all_known = || self.attached().is_some_and(|attached| attached <= living);
         (gone != Set::default() && all_known()).then_some(gone)
     }
@@ -215,7 +216,8 @@ impl Family {
     fn take_back(&self, gone: Set, has: impl Fn(u32) -> bool, mut bury: impl FnMut(u32)) {
         let used = self.used();
         if !self.reaches(used.saturating_sub(1)) {
-            // They stay members, so that nobody else takes their places and what they have. Somebody else takes it back.
+            // The gone processes stay members, so that no other process takes their places and ends. Another sweep
+            // takes the ends back.
             return;
         }
         let mut kept = Set::default();

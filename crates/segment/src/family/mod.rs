@@ -19,10 +19,10 @@ use orders::Orders;
 
 /// Most ends that a family has at one time.
 pub const MAX_ENDS: usize = 1 << 16;
-/// So many of them lie in the beginning of the table, which is all that a process maps of it until it needs the rest: see
-/// [`crate::parted`]. 2.6 MB for these, and 39 MB for the others.
+/// How many ends lie in the beginning of the table, which is all that a process maps of it until it needs the rest: see
+/// [`crate::parted`]. These take 2.6 MB, and the others 39 MB.
 const FIRST_ENDS: usize = 1 << 12;
-/// Number of an end in the beginning that nobody ever has. Whoever cannot reach an end finds this one.
+/// Number of an end in the beginning that is never used. A look-up of an end that cannot be reached finds this one.
 const NOBODYS: usize = FIRST_ENDS;
 /// Tells tables of this version of the library from others'.
 const MARK: u64 = {
@@ -43,7 +43,7 @@ laid_out! {
     }
 }
 
-/// Ends that lie one behind the other, and behind them the bits of the members that have them: see [`Family::holders`].
+/// Ends that lie one after another, and after them the bits of the members that have them: see [`Family::holders`].
 struct Row {
     begin: usize,
     len: usize,
@@ -111,7 +111,7 @@ impl Family {
         Ok(family)
     }
 
-    /// The table, of which this process keeps the beginning alone if no more was ever in use.
+    /// The table. This process keeps only its beginning if no end behind it was ever in use.
     fn without_unused(mut self) -> Family {
         if self.used() as usize <= FIRST_ENDS {
             // SAFETY: just attached, and nothing refers into it yet.
@@ -162,7 +162,7 @@ impl Family {
         self.header().fresh.load(Relaxed).min(MAX_ENDS as u32)
     }
 
-    /// The same, if none of them is free.
+    /// The same, if no end is free.
     pub(crate) fn without_free(&self) -> Option<u32> {
         (self.header().free.load(Relaxed) as u32 == 0).then(|| self.used())
     }
@@ -182,7 +182,7 @@ impl Family {
         (index as usize) < FIRST_ENDS || (index as usize) < MAX_ENDS && self.rest().is_some()
     }
 
-    /// From where the ends are told that are not in the beginning.
+    /// The address from which the ends behind the beginning are counted.
     fn rest(&self) -> Option<NonNull<u8>> {
         self.table.rest().or_else(|| self.attach_rest())
     }
@@ -194,7 +194,7 @@ impl Family {
         Some(rest)
     }
 
-    /// Where of end number `index` that lies which `of` tells from its row and its place there.
+    /// The address that `of` computes for end number `index`, from its row and its place in the row.
     #[inline]
     fn at(&self, index: u32, of: impl Fn(&Row, usize) -> usize) -> *const u8 {
         let (index, beginning) = (index as usize, self.table.base().as_ptr());
@@ -213,7 +213,7 @@ impl Family {
         unsafe { &*self.at(index, Row::holders).cast() }
     }
 
-    /// End number `index`. If this process cannot reach it, it is one that nobody has.
+    /// End number `index`. If this process cannot reach it, this is an end that is never used.
     #[inline]
     pub fn end(&self, index: u32) -> &End {
         // SAFETY: within the mapping; zeroed memory is an unused end; everything in it is atomic.

@@ -1,6 +1,6 @@
-//! Word for connections that are to be held on the kernel path, left by cookie where their end cannot be told from others of
-//! its family yet: an end learns its cookie when it looks for its other end, and some sockets have none before they are used.
-//! Whoever uses such a socket finds the order and carries it out.
+//! Orders to hold a connection on the kernel path, left by the socket's cookie where the end cannot be told from other
+//! ends of its family yet: an end learns its cookie when it looks for its other end, and some sockets have no end
+//! before they are used. The thread that next uses the socket finds the order and carries it out.
 //!
 //! What is in the table may be any value: another process of the user may write to it at any time.
 
@@ -20,7 +20,7 @@ impl Family {
         let cookie = end.cookie.load(Relaxed);
         if self.orders().has(cookie) {
             end.hold();
-            // Whoever takes an order back does so before he lets go of the end.
+            // `underpass unpin` takes an order back before it lets go of the end.
             if !self.orders().remove(cookie) {
                 end.let_go_up();
             }
@@ -32,7 +32,7 @@ impl Family {
         cookie != 0 && self.orders().place(cookie)
     }
 
-    /// Takes it back; false if there was none.
+    /// Takes the order back; false if there was none.
     pub(crate) fn take_back_order(&self, cookie: u64) -> bool {
         self.orders().remove(cookie)
     }
@@ -42,7 +42,7 @@ impl Family {
         self.orders().has(cookie)
     }
 
-    /// Takes back the orders for sockets that are none of those that `is_there` knows.
+    /// Takes back the orders for sockets that do not exist any more, as `is_there` says.
     pub(crate) fn forget_orders(&self, is_there: impl Fn(u64) -> bool) {
         let cookies = self.orders().cookies.iter().map(|it| it.load(Relaxed));
         cookies.filter(|&cookie| !is_there(cookie)).for_each(|cookie| _ = self.take_back_order(cookie));

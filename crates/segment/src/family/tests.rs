@@ -73,7 +73,7 @@ fn a_process_maps_the_rest_when_it_needs_it() {
     assert_eq!((first as usize, mappings(&family).len()), (FIRST_ENDS, 2));
     assert!(mappings(&family).iter().sum::<usize>() < Family::LEN + 8192);
     family.end(first).cookie.store(77, Relaxed);
-    // One that comes now needs it all.
+    // A process that comes now needs the whole table.
     let other = Family::open(family.id(), kernel::user_id()).unwrap();
     assert_eq!((other.end(first).cookie.load(Relaxed), other.mappings()), (77, 1));
     let all = (0..MAX_ENDS as u32).filter(|&index| index > first).all(|index| other.take(None) == Some(index));
@@ -157,7 +157,7 @@ fn processes_take_ends_beside_one_another_and_one_is_killed() {
     }
 }
 
-/// Without address space there is no end beyond the beginning, and whoever asks for one finds an end that nobody has.
+/// Without address space there is no end beyond the beginning, and a look-up of one finds an end that nobody has.
 #[test]
 fn without_room_for_the_rest_the_beginning_is_all() {
     let family = Family::create().unwrap();

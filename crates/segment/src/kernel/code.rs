@@ -1,7 +1,8 @@
 //! The machine code that this process has mapped.
 //!
-//! The dynamic loader has a list of it (dl_iterate_phdr(3)), behind a lock. A process that is forked while another thread of its
-//! parent has that lock never gets it, so the library does not take it. The kernel's list needs none.
+//! The dynamic loader has a list of it (dl_iterate_phdr(3)), behind a lock. A process that is forked while another
+//! thread of its parent has that lock never gets the lock, so the library does not use this list. The kernel's list
+//! needs no lock.
 #![allow(unsafe_code, reason = "issues a system call with a buffer of its own")]
 
 use super::close;
@@ -10,7 +11,7 @@ use super::proc::{for_each_line_of, open};
 use crate::layout::{START, fold};
 use crate::raw::{Errno, syscall};
 
-/// Of the list of what is mapped, in bytes. A path that makes it longer is cut off, so that its file is not found.
+/// Longest line of the list of mappings, in bytes. A path that makes it longer is cut off, so its file is not found.
 const LONGEST_LINE: usize = 1024;
 
 /// A part of a file that is mapped to be executed.
@@ -76,8 +77,9 @@ impl Code<'_> {
         (file(&status) == self.file).then_some(mark)
     }
 
-    /// Opens it to be read: the file, or where that cannot be, this process's memory as the kernel shows it. Neither is a fault
-    /// where another thread unmaps the code meanwhile. The file is read several times as fast, and nothing becomes resident by it.
+    /// Opens the code to be read: the file, or if that fails, this process's memory as the kernel shows it. Neither
+    /// faults if another thread unmaps the code meanwhile. Reading the file is several times as fast, and makes no page
+    /// resident.
     ///
     /// # Errors
     /// Those of open(2).
@@ -166,7 +168,7 @@ mod tests {
         assert_eq!(found, 1);
     }
 
-    /// Of a file that ends within a page, in a folder of which the name is no text; it may be gone, too.
+    /// Code of a file that ends within a page, in a folder whose name is not UTF-8; the file may also be gone.
     #[test]
     fn code_at_the_end_of_a_file_of_any_name_is_read() {
         const BYTES: usize = 5000;

@@ -1,10 +1,11 @@
-//! A copy of the socket at the other end of a connection: whoever may trace a process may copy its descriptors
+//! A copy of the socket at the other end of a connection: a process that may trace another may copy its descriptors
 //! (pidfd_getfd(2), Linux 5.6).
 //!
 //! /proc tells which process has the socket. A hand-over may ask for thousands of sockets, most of them of the same few
-//! processes. So the first few are searched for one by one, and from then on by a list that one walk through /proc has
-//! made. The list may be out of date: a copy is known by the socket's cookie, and what is not found is looked for in a
-//! new list. Where that was in vain for a while, a list has to be a little older before there is another.
+//! processes. So the first few are searched for one by one, and the others in a list that one walk through /proc has
+//! made. The list may be out of date, so a copy is checked by the socket's cookie, and a socket that is not found is
+//! looked up in a new list. If new lists did not help for a while, a list has to be a little older before the next one
+//! is made.
 #![allow(unsafe_code, reason = "issues system calls; keeps a list in memory of its own")]
 
 use super::diag::{descriptor_of, inode_in, peer};
@@ -17,16 +18,16 @@ use core::ptr::NonNull;
 /// Sockets that are searched for one by one within [`WHILE_NS`].
 const FEW: u32 = 4;
 const WHILE_NS: u64 = 1_000_000_000;
-/// After so many lists in a row that were made in vain, the next ones would be too: all sockets may be another user's.
+/// After this many lists in a row that did not help, the next ones would not either: all sockets may be another user's.
 const MOST_IN_VAIN: u32 = 16;
-/// A list is young for so long, and for so many times as long as it took to make it.
+/// A list is young for this long, and for a multiple of the time that it took to make it.
 const YOUNG_NS: u64 = 10_000_000;
 const YOUNG_TIMES: u64 = 4;
 
-/// A descriptor of the socket at the other end of the connection of `fd`, if the kernel lets this process have one. None
-/// of a process of another PID namespace, where the number of a thread says nothing of whether it lives.
+/// A descriptor of the socket at the other end of the connection of `fd`, if the kernel lets this process have one.
+/// `None` for a process of another PID namespace, where a thread's number does not tell whether the thread lives.
 pub fn copy_of_peer(fd: i32) -> Option<i32> {
-    // One without a number was closed by all.
+    // A socket without an inode number was closed by all its processes.
     let peer = peer(fd).ok().filter(|it| it.inode != 0)?;
     if !are_few()
         && let Some(mut list) = Holders::last().or_else(Holders::list)
@@ -120,20 +121,20 @@ fn shares_pid_namespace(pid: i32) -> bool {
 struct Holders(NonNull<Head>);
 
 struct Head {
-    /// There is room for so many.
+    /// How many entries there is room for.
     room: usize,
     count: usize,
     /// When the list was made (CLOCK_MONOTONIC, ns), and how long that took.
     made: u64,
     took: u64,
-    /// So many lists in a row were made in vain.
+    /// How many lists in a row did not help.
     in_vain: u32,
 }
 
 /// The last list, while no thread uses it. A thread that does not come back keeps it.
 static LAST: AtomicPtr<Head> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The list of who has which sockets is not needed any more.
+/// Drops the list of which process has which sockets.
 pub fn forget_holders() {
     drop(Holders::last());
 }
@@ -146,7 +147,7 @@ impl Holders {
         NonNull::new(LAST.swap(core::ptr::null_mut(), AcqRel)).map(Holders)
     }
 
-    /// The next thread goes on with this list.
+    /// Keeps this list for the next thread.
     fn keep(self) {
         let list = LAST.swap(self.0.as_ptr(), AcqRel);
         core::mem::forget(self);
@@ -218,7 +219,7 @@ impl Holders {
         None
     }
 
-    /// The process is not asked again.
+    /// Removes a process, which is not asked again.
     fn remove(&mut self, pid: i32) {
         let all = self.all();
         let mut kept = 0;

@@ -71,7 +71,8 @@ pub fn always_readable() -> Option<i32> {
     Some(moved_out_of_the_way(fd as i32))
 }
 
-/// Another descriptor of what `fd` is, numbered out of the way of those that the program gets, and closed in an executed program.
+/// Another descriptor of the file of `fd`, with a number that the program will hardly get, and closed in an executed
+/// program.
 ///
 /// A process has room for 64 descriptors from its beginning (NR_OPEN_DEFAULT). Where a number is beyond what there is room for, the
 /// kernel makes more, and in a process of several threads waits for a grace period of RCU before it returns: some 10 ms, and
@@ -88,7 +89,7 @@ pub fn moved_out_of_the_way(fd: i32) -> i32 {
     duplicate_out_of_the_way(fd).inspect(|_| close(fd)).unwrap_or(fd)
 }
 
-/// Another descriptor of what `fd` is, numbered from `first` on and closed in an executed program.
+/// Another descriptor of the file of `fd`, numbered from `first` on and closed in an executed program.
 pub fn duplicate(fd: i32, first: i32) -> Option<i32> {
     // SAFETY: no pointers.
     let copy =
@@ -96,7 +97,7 @@ pub fn duplicate(fd: i32, first: i32) -> Option<i32> {
     copy.ok().map(|fd| fd as i32)
 }
 
-/// Makes `to` another descriptor of what `fd` is, one that an executed program inherits. Whether it is.
+/// Makes `to` another descriptor of the file of `fd`, which an executed program inherits. Whether that succeeded.
 pub fn duplicate_onto(fd: i32, to: i32) -> bool {
     // SAFETY: no pointers.
     unsafe { syscall(libc::SYS_dup3, [fd as usize, to as usize, 0, 0, 0, 0]) }.is_ok()
@@ -135,7 +136,7 @@ pub fn has_io_uring() -> bool {
     let mut target = [0u8; 64];
     let mut has = false;
     for_each_descriptor(|fd| {
-        // Sockets may be thousands, and to ask for a name takes five times as long as for a type.
+        // There may be thousands of sockets, and asking for a name takes five times as long as asking for a type.
         has = has
             || file_type(fd).is_some_and(|it| it != libc::S_IFSOCK)
                 && link_target(format_args!("/proc/self/fd/{fd}\0"), &mut target) == Some(b"anon_inode:[io_uring]");

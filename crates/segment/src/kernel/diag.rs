@@ -1,4 +1,4 @@
-//! Which socket is at the other end of a connection, TCP or Unix (sock_diag(7)), and who has it.
+//! Which socket is at the other end of a connection, TCP or Unix (sock_diag(7)), and which process has it.
 #![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
 
 use super::proc::{for_each_number, link_target, number};
@@ -147,8 +147,9 @@ fn diagnose(family: u8, local: &Address, remote: &Address) -> Result<Peer, Errno
     if len < 16 + 72 {
         return Err(Errno(libc::EPROTO));
     }
-    // Where there is no such connection (any more), the listener or a remnant of the connection answers; where there is none
-    // yet, since a listener that has no room waits, or for data (TCP_DEFER_ACCEPT), the request for one.
+    // If there is no such connection any more, the listener or a remnant of the connection answers. If there is none
+    // yet, because the listener has no room or waits for data (TCP_DEFER_ACCEPT), the request for the connection
+    // answers.
     if !carries(reply[17]) && reply[17] != SYN_RECEIVED {
         return Err(Errno(libc::ENOENT));
     }
@@ -160,7 +161,7 @@ fn diagnose(family: u8, local: &Address, remote: &Address) -> Result<Peer, Errno
 /// Asks the kernel `about` one socket; the length of its reply.
 ///
 /// # Errors
-/// Those of the calls, and the kernel's answer.
+/// The errors of the calls, and the error that the kernel answers.
 fn ask(about: &[u8], reply: &mut [u8; 512]) -> Result<usize, Errno> {
     const SOCK_DIAG_BY_FAMILY: u16 = 20;
     const NLMSG_ERROR: u16 = 2;

@@ -1,10 +1,10 @@
-//! The program's memory, where it may not be what the program says, and how much there is.
+//! Whether the program's pointers are valid, and how much memory is left.
 #![allow(unsafe_code, reason = "has the kernel look at addresses")]
 
 use super::proc::{LONGEST, for_each_short_line};
 use crate::raw::{Errno, is_quiet, syscall};
 
-/// Whether there is memory of this process.
+/// Whether this process has memory there.
 #[cold]
 pub fn is_mapped<T>(address: *const T) -> bool {
     const PAGE: usize = 4096;
@@ -17,7 +17,7 @@ pub fn is_mapped<T>(address: *const T) -> bool {
 /// Whether the word at `at`, which is not null, can be read, as far as the kernel says.
 #[cold]
 pub fn is_readable(at: *const u64) -> bool {
-    /// None of those that rt_sigprocmask(2) knows: it reads the mask, and then refuses.
+    /// An operation that rt_sigprocmask(2) does not know: the kernel reads the mask, and then refuses.
     const NO_CHANGE: usize = usize::MAX;
     let arguments = [NO_CHANGE, at as usize, 0, size_of::<u64>(), 0, 0];
     // SAFETY: the kernel checks what it reads, and changes nothing.
@@ -40,10 +40,11 @@ pub fn is_writable(at: *const u64) -> bool {
 /// Where the kernel tells of memory cgroups.
 struct Cgroups<'a> {
     mount: &'a str,
-    /// The lowest holds. Above one the kernel kills or, above `memory.high`, slows all processes of the cgroup down.
+    /// The files with limits, of which the lowest counts. Above a limit the kernel kills a process or, above
+    /// `memory.high`, slows all processes of the cgroup down.
     limits: &'static [&'static str],
     used: &'static str,
-    /// What of the used comes back before anybody is killed: pages of files.
+    /// The used memory that the kernel frees before it kills a process: pages of files.
     reclaimable: [&'static str; 2],
 }
 
@@ -61,8 +62,8 @@ const BY_CONTROLLER: Cgroups<'static> = Cgroups {
 };
 
 impl Cgroups<'_> {
-    /// Whether the cgroup `path` and all that it is in leave `bytes` more. What cannot be read limits nothing: in a container,
-    /// `path` may be one of the host's, and the mounted folder the container's own.
+    /// Whether the cgroup `path` and all cgroups above it leave `bytes` more. A file that cannot be read is no limit:
+    /// in a container, `path` may be a path of the host, and the mounted folder the container's own.
     fn leave(&self, path: &str, bytes: u64) -> bool {
         let mut rest = Some(path.trim_end_matches('/'));
         while let Some(at) = rest {
@@ -181,7 +182,8 @@ mod tests {
         fs::remove_dir_all(mount).unwrap();
     }
 
-    /// As the kernel, a container and a hybrid of both versions show it, and as none of them should.
+    /// Listings as the kernel, a container and a hybrid of both versions show them, and listings that none of them
+    /// should show.
     #[test]
     fn the_cgroup_is_found_in_every_layout() {
         let root = std::env::temp_dir().join(format!("underpass-cgroup-layouts-{}", process_id()));
@@ -213,7 +215,7 @@ mod tests {
         }
         assert!(leaves(&format!("{}\n0::/system.slice/web.service", "9:x:/y".repeat(LONGEST)), 600), "a line too long");
 
-        // What the files may say: a limit of no number is none.
+        // Contents of the files: a limit that is not a number is no limit.
         for (limit, used, left_over) in [
             ("max", "0", None),
             ("18446744073709551615", "18446744073709551615", Some(0)),

@@ -1,4 +1,4 @@
-//! What the library asks of the kernel past libc, whose calls are the program's.
+//! The library's own system calls, which bypass libc: libc's calls belong to the program.
 
 mod code;
 mod copies;

@@ -1,8 +1,8 @@
 //! Numbers of processes and threads in memory that several processes have.
 //!
-//! These may be in different PID namespaces: a process forks a child into another one (unshare(2)), or two containers share
-//! System V memory. Every namespace counts from 1. So a number goes with a mark of its namespace, and one with another mark says
-//! nothing here: a thread of that number is another one.
+//! These processes may be in different PID namespaces: a process forks a child into another namespace (unshare(2)), or
+//! two containers share System V memory. Every namespace counts from 1. So a number carries a mark of its namespace,
+//! and a number with another mark says nothing here: a thread with that number is another thread.
 
 use super::proc::{link_target, number};
 use crate::raw::is_quiet;
@@ -10,10 +10,10 @@ use crate::sync::{AtomicU64, Relaxed};
 
 /// Every number is below 1 << `BITS` (PID_MAX_LIMIT).
 const BITS: u32 = 22;
-/// Marks are 1 to this; 0 stands for none. So no marked number is as large as 29 bits can be.
+/// Marks are 1 to this; 0 means no mark. So every marked number is below 2^29 - 1.
 const MARKS: u32 = 126;
 
-/// This process's PID namespace by its inode number, and its mark in the upper half; 0: nobody has asked.
+/// This process's PID namespace by its inode number, and its mark in the upper half; 0: not asked yet.
 static SPACE: AtomicU64 = AtomicU64::new(0);
 
 /// A number of this PID namespace, with its mark.
@@ -21,13 +21,14 @@ pub fn marked(number: u32) -> u32 {
     number | mark() << BITS
 }
 
-/// A marked number as it is in this PID namespace; `None` if it is another's. One without a mark counts as of this one.
+/// A marked number as it is in this PID namespace; `None` if it is of another namespace. A number without a mark counts
+/// as of this one.
 pub fn own(marked: u32) -> Option<u32> {
     let its = marked >> BITS;
     (its == 0 || its == mark()).then_some(marked & ((1 << BITS) - 1))
 }
 
-/// In a forked child, which may be in another PID namespace than its parent. No two of them have one mark.
+/// In a forked child, which may be in another PID namespace than its parent. No two namespaces have the same mark.
 pub fn renew_mark() {
     let before = SPACE.load(Relaxed);
     if before == 0 || is_quiet() {
@@ -50,7 +51,7 @@ fn mark() -> u32 {
     (asked >> 32) as u32
 }
 
-/// Where /proc does not say, it is a namespace of its own.
+/// Asks /proc for the namespace. Where /proc does not say, the process counts as being in a namespace of its own.
 fn ask() -> u64 {
     let mut target = [0u8; 64];
     let inode = link_target(format_args!("/proc/self/ns/pid\0"), &mut target)
@@ -76,7 +77,8 @@ mod tests {
         assert!(marked((1 << BITS) - 1) < (1 << 29) - 1);
     }
 
-    /// What a child finds in a PID namespace of its own: whether a thread of its parent's lives, and is another one than its own.
+    /// What a child in a PID namespace of its own finds: whether a thread of its parent's lives, and is another than
+    /// its own.
     #[test]
     fn a_thread_of_another_namespace_is_neither_dead_nor_ones_own() {
         let parent = marked(process_id() as u32);
@@ -90,7 +92,7 @@ mod tests {
                 let inner = libc::fork();
                 if inner == 0 {
                     renew_mark();
-                    // No such number is there, or it is another process's.
+                    // There is no such number, or it is another process's.
                     let as_it_is = alive(parent) && own(parent).is_none();
                     let own_lives = own(marked(process_id() as u32)).is_some_and(thread_lives);
                     let is_another = marked(process_id() as u32) != parent;

@@ -1,4 +1,4 @@
-//! Reading /proc and cgroups without memory of their own.
+//! Reads /proc and cgroup files without allocating memory.
 #![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
 
 use super::close;
@@ -52,7 +52,7 @@ pub(super) fn for_each_piece<const PATH: usize, const PIECE: usize>(
         let got = unsafe { syscall(libc::SYS_read, [file, rest.as_mut_ptr() as usize, rest.len(), 0, 0, 0]) };
         let Ok(got @ 1..) = got else { break };
         len += got;
-        // A line that is longer than the buffer is of no interest to anybody here, and comes in pieces.
+        // A line that is longer than the buffer is of no use to any caller here, and comes in pieces.
         let whole = text[..len].iter().rposition(|&byte| byte == end).map_or(len / text.len() * len, |at| at + 1);
         text[..whole].split(|&byte| byte == end).for_each(&mut what);
         text.copy_within(whole..len, 0);

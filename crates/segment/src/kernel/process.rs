@@ -21,8 +21,8 @@ pub fn wait_for_change(word: &AtomicU32, value: u32, deadline: Option<u64>) -> A
     unsafe { syscall(libc::SYS_futex, [word.as_ptr() as usize, operation, value as usize, at, 0, ANY]) }
 }
 
-/// The same until `deadline`, but for signals whose handler is to restart system calls (SA_RESTART, see signal(7)): after such a
-/// one it sleeps on, as a receive does. Since Linux 5.16.
+/// The same until `deadline`, but after a signal whose handler is to restart system calls (SA_RESTART, see signal(7))
+/// it goes on sleeping, as a receive does. Since Linux 5.16.
 ///
 /// # Errors
 /// ENOSYS or whatever else an older kernel or a filter says, too.
@@ -48,7 +48,7 @@ fn timespec(ns: u64) -> libc::timespec {
     libc::timespec { tv_sec: (ns / NS) as i64, tv_nsec: (ns % NS) as i64 }
 }
 
-/// Wakes all who sleep on `word`.
+/// Wakes all threads that sleep on `word`.
 pub fn wake_all(word: &AtomicU32) {
     let (operation, all) = (libc::FUTEX_WAKE as usize, i32::MAX as usize);
     // SAFETY: the kernel takes the word's address for a name alone.
@@ -74,7 +74,7 @@ pub fn thread_id() -> u32 {
 /// The same without a system call: libc writes it into a recursive mutex that the thread locks.
 #[cfg(target_env = "gnu")]
 fn thread_id_by_libc() -> u32 {
-    /// Of `__owner`, behind `__lock` and `__count`: part of glibc's ABI (bits/struct_mutex.h).
+    /// The index of `__owner`, behind `__lock` and `__count`: part of glibc's ABI (bits/struct_mutex.h).
     const OWNER: usize = 2;
     let mut mutex = libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
     let mutex = &raw mut mutex;
@@ -99,7 +99,7 @@ pub fn has_one_thread() -> bool {
     is_found && unsafe { found.assume_init() }.st_nlink == LINKS_OF_ONE
 }
 
-/// Whether other processes of the same user may see this one's descriptors, as far as it decides that itself (PR_GET_DUMPABLE).
+/// Whether this process lets other processes of the same user see its descriptors (PR_GET_DUMPABLE).
 pub fn is_dumpable() -> bool {
     // SAFETY: no pointers.
     let answer = unsafe { syscall(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as usize, 0, 0, 0, 0, 0]) };
@@ -115,7 +115,7 @@ pub fn is_thread_of_this_process(tid: u32) -> bool {
 /// What the kernel says of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Process {
-    /// It is no more, or is merely waiting to be reaped.
+    /// It has ended, and may be waiting to be reaped.
     Gone,
     /// It lives, and began at this time.
     Began(u64),
@@ -123,8 +123,9 @@ pub enum Process {
     Unknown,
 }
 
-/// What there is of process `pid`. Its first thread may end before the others, and then waits for them. Where another one executes
-/// a program, that takes the first one's place: what is said just then may be of the first, which is being taken off.
+/// Whether process `pid` lives. Its first thread may end before the others, and then waits for them. If another thread
+/// executes a program, it takes the first one's place: at that moment /proc may still show the first thread, which is
+/// being taken off.
 pub fn process(pid: u32) -> Process {
     const LOOKS: u32 = 16;
     for _ in 0..LOOKS {
@@ -138,7 +139,8 @@ pub fn process(pid: u32) -> Process {
             Some(it) => return Process::Began(it.began),
         }
     }
-    // Whoever takes it off has lost its processor there: an execution would have come further.
+    // The process is ending, and the thread that takes off what is left of it has lost its processor meanwhile: an
+    // execution would have come further.
     Process::Gone
 }
 
@@ -158,10 +160,10 @@ fn exists(tid: u32) -> bool {
     answer != Err(Errno(libc::ESRCH))
 }
 
-/// Of a thread, and of the process that it is of.
+/// The state of a thread, and of its process.
 struct Stat {
     has_ended: bool,
-    /// Nobody waits for it any more.
+    /// It is being taken off, and no process waits for it any more.
     is_taken_off: bool,
     runs: bool,
     threads: u64,
@@ -171,7 +173,7 @@ struct Stat {
 /// What /proc says of thread `tid`, if it does.
 fn stat(tid: u32) -> Option<Stat> {
     let mut found = None;
-    // A name with a newline makes several lines of it: the last is the one with the figures.
+    // A name with newlines makes several lines: the figures are in the last one.
     let _ = for_each_line(format_args!("/proc/{tid}/stat\0"), |line| {
         if let Some((_, figures)) = line.rsplit_once(')') {
             found = figures_of(figures);
@@ -190,8 +192,8 @@ fn figures_of(text: &str) -> Option<Stat> {
     Some(Stat { has_ended, is_taken_off, runs: state == "R", threads, began: words.nth(1)?.parse().ok()? })
 }
 
-/// The namespaces in which numbers of processes and times are told here: that of the numbers in the upper half. `None`
-/// where /proc does not tell of the same ones.
+/// The namespaces in which this process's numbers and times are valid: the PID namespace in the upper half, the time
+/// namespace in the lower half. `None` where /proc belongs to other namespaces.
 pub fn namespaces() -> Option<u64> {
     let mut target = [0u8; 64];
     let me = number(link_target(format_args!("/proc/self\0"), &mut target)?)?;
@@ -214,7 +216,7 @@ pub fn limit_of(resource: u32) -> u64 {
     limit.rlim_cur
 }
 
-/// The namespace in which numbers of System V segments are told; `None` where /proc does not say.
+/// The namespace in which numbers of System V segments are valid; `None` where /proc does not say.
 pub fn ipc_namespace() -> Option<u64> {
     ipc_namespace_of(process_id())
 }
@@ -226,7 +228,7 @@ pub fn ipc_namespace_of(pid: i32) -> Option<u64> {
     number(text.strip_suffix(b"]")?.rsplit(|&byte| byte == b'[').next()?)
 }
 
-/// Whether real and effective user are one, and the groups too. If not, the loader of a program that is executed heeds none of
+/// Whether real and effective user are the same, and the groups too. If not, the loader of an executed program ignores
 /// the variables that name libraries (AT_SECURE, getauxval(3)).
 pub fn has_one_identity() -> bool {
     [libc::SYS_getresuid, libc::SYS_getresgid].into_iter().all(|call| {

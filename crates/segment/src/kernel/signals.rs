@@ -5,12 +5,12 @@ use crate::clock::nap_unless_signalled;
 use crate::of_each_thread;
 use crate::raw::{Errno, is_quiet, syscall};
 
-/// Does `what` with all signals held back from this thread that a handler may hear of.
+/// Does `what` with all signals held back from this thread for which a handler may run.
 pub fn undisturbed<T>(what: impl FnOnce() -> T) -> T {
     undisturbed_since(|_| what())
 }
 
-/// The same for one who is told which signals were held back before.
+/// The same, where `what` gets the set of signals that were held back before.
 pub fn undisturbed_since<T>(what: impl FnOnce(u64) -> T) -> T {
     if is_quiet() {
         return what(0);
@@ -23,7 +23,7 @@ pub fn undisturbed_since<T>(what: impl FnOnce(u64) -> T) -> T {
     result
 }
 
-/// Changes which signals are held back from this thread; returns which were before.
+/// Changes which signals are held back from this thread; returns the mask before.
 fn change_signal_mask(how: i32, mask: u64) -> Result<u64, Errno> {
     let mut before = 0u64;
     let (new, old) = (&raw const mask as usize, &raw mut before as usize);
@@ -32,8 +32,8 @@ fn change_signal_mask(how: i32, mask: u64) -> Result<u64, Errno> {
     Ok(before)
 }
 
-/// All signals, but for the end of a child of which no handler hears: held back here, it would end a sleep of another thread
-/// that does not hold it back; a thread that does not either loses it.
+/// All signals, except SIGCHLD without a handler: if it were held back here, it would end a sleep of another thread
+/// that does not hold it back. If no thread holds it back, the kernel drops it.
 fn worth_holding_back() -> u64 {
     // What the kernel calls a sigaction: the handler, flags, restorer and mask.
     let mut action = [0usize; 4];
@@ -49,15 +49,16 @@ of_each_thread! {
     static OWN_MASK: Option<u64> = None;
 }
 
-/// Holds signals back from this thread as long as it lives, as the kernel does in a call until that would wait: one that
-/// comes while the library moves bytes then ends the wait. Those that an instruction causes are not held back.
+/// Holds signals back from this thread as long as it lives, as the kernel does in a call until that would wait: a
+/// signal that comes while the library moves bytes then ends the wait. Signals that an instruction causes are not held
+/// back.
 #[derive(Debug)]
 pub struct HeldBack {
     is_outermost: bool,
 }
 
 impl HeldBack {
-    /// From now on.
+    /// Holds signals back from now on.
     pub fn new() -> Self {
         let is_outermost = !is_quiet() && OWN_MASK.get().is_none() && hold_back();
         Self { is_outermost }
@@ -89,8 +90,8 @@ fn hold_back() -> bool {
     before.is_ok()
 }
 
-/// Does `wait`, which is told the program's own mask if signals are held back: that is to hold in it, and does for the calls of
-/// a handler that comes, or leaves for good by a jump.
+/// Does `wait`, which gets the program's own mask if signals are held back, and has to use it. Calls of a handler that
+/// comes meanwhile, or that leaves by a jump, see the program's own mask too.
 pub fn with_own_mask<T>(wait: impl FnOnce(Option<u64>) -> T) -> T {
     let mask = OWN_MASK.take();
     let result = wait(mask);

@@ -1,4 +1,4 @@
-//! What the library asks of a TCP socket, and does with it past the program.
+//! The library's own system calls on a TCP socket.
 #![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
 
 use crate::raw::{Answer, Errno, is_quiet, syscall};
@@ -8,7 +8,7 @@ use core::mem::MaybeUninit;
 pub const ESTABLISHED: u8 = 1;
 /// This end has asked for a connection.
 pub const SYN_SENT: u8 = 2;
-/// It was asked for one (by both ends at once, or with TCP Fast Open).
+/// This end was asked for a connection (by both ends at once, or with TCP Fast Open).
 pub const SYN_RECEIVED: u8 = 3;
 /// This end has sent its FIN, and it may not have been acknowledged.
 pub const FIN_WAIT1: u8 = 4;
@@ -18,9 +18,9 @@ pub const FIN_WAIT2: u8 = 5;
 pub const CLOSED: u8 = 7;
 /// The other end has sent its FIN.
 pub const CLOSE_WAIT: u8 = 8;
-/// Both have, this end last.
+/// Both ends have sent their FIN, this end last.
 pub const LAST_ACK: u8 = 9;
-/// Both have, at once.
+/// Both ends have sent their FIN at once.
 pub const CLOSING: u8 = 11;
 
 /// Whether a connection in this TCP state still carries bytes, one way at least.
@@ -252,7 +252,7 @@ pub unsafe fn refuses(fd: i32, vector: *const libc::iovec, count: usize) -> bool
     // SAFETY: all-zero is a valid msghdr.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (vector.cast_mut(), count as _);
-    // The queue of errors is empty: nobody has asked for any.
+    // The queue of errors is empty, because the program has not asked for errors.
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
     // SAFETY: the message names the caller's buffers.
     !is_quiet() && unsafe { recv_message(fd, &mut message, flags) } != Err(Errno(libc::EAGAIN))
@@ -278,9 +278,9 @@ pub fn send(fd: i32, bytes: &[u8]) -> Answer {
     unsafe { syscall(libc::SYS_sendto, [fd as usize, bytes.as_ptr() as usize, bytes.len(), flags as usize, 0, 0]) }
 }
 
-/// poll's answer for one socket, at once. Of a reset it says all: the kernel tells of the error first, of the end when it has
-/// freed what was not sent, and that nothing more will come a moment later. Who sleeps is woken behind that, so a program that
-/// sleeps in poll never sees one without the others.
+/// poll's answer for one socket, at once. It reports a reset as a whole. The kernel sets the error first, the end when
+/// it has freed what was not sent, and a moment later that nothing more will come. It wakes a sleeper after that, so a
+/// program that sleeps in poll never sees one without the others.
 pub fn poll_now(fd: i32, events: i16) -> i16 {
     let revents = poll_once(fd, events);
     if is_half_told(events, revents) {
@@ -291,7 +291,8 @@ pub fn poll_now(fd: i32, events: i16) -> i16 {
     revents
 }
 
-/// Whether poll tells of an error, and not of all that an end by one has beside it: a reset may be under way.
+/// Whether poll reports an error without the other events of a connection that an error has ended: a reset may be under
+/// way.
 pub fn is_half_told(asked: i16, revents: i16) -> bool {
     let beside = asked & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) | libc::POLLHUP;
     revents & libc::POLLERR != 0 && revents & beside != beside
@@ -361,7 +362,7 @@ pub struct Address {
     pub family: u16,
     /// In the host's order.
     pub port: u16,
-    /// As on the wire; of the first kind the first four.
+    /// As on the wire; an IPv4 address has the first four.
     pub bytes: [u8; 16],
 }
 

@@ -1,8 +1,8 @@
-//! What a process has of the broker: its connection, and the asks that are under way.
+//! A process's connection to the broker, and its asks that are under way.
 //!
-//! An ask hands a socket over for a moment. In the queue of a daemon that is stopped this copy would keep the socket open, though
-//! its program has closed it or was killed. So the broker is asked first whether it is at work, and gets the socket only if it has
-//! just answered.
+//! An ask hands a socket over for a moment. In the queue of a stopped daemon this copy would keep the socket open, even
+//! after its program has closed it or was killed. So the library first asks the broker whether it is at work, and sends
+//! the socket only if the broker has just answered.
 
 use crate::channel::{MARK, Pool, Side};
 use crate::clock;
@@ -13,17 +13,17 @@ use crate::sync::{AtomicBool, Relaxed};
 use underpass_broker as wire;
 use underpass_broker::{Freed, Knock, Refusal, Verdict};
 
-/// Asks of one process that are under way at most.
+/// Most asks of one process that are under way.
 const ASKS: usize = 64;
-/// An end whose other end is not known to the broker hears of it within this time, or asks again.
+/// An end whose other end the broker does not know yet gets an answer within this time, or asks again.
 pub(super) const HEED_NS: u64 = 1_000_000_000;
-/// A broker that was asked so long ago whether it is at work, and has answered, is at work still.
+/// How long an answer of the broker proves that it is at work.
 const FRESH_NS: u64 = 10_000_000;
 /// A call that comes too late for an answer to be fresh waits for one.
 const WAIT_NS: i64 = 100_000;
-/// A broker that has not answered for so long is left alone.
+/// A broker that has not answered for this long is left alone.
 const SILENT_NS: u64 = 1_000_000_000;
-/// Where there is no broker, it is looked for again after so long, then after twice as long each time.
+/// How soon the library looks again for a broker that is not there; each time after twice as long.
 const PAUSE_NS: u64 = 1_000_000_000;
 const LONGEST_PAUSE_NS: u64 = 60_000_000_000;
 
@@ -33,12 +33,12 @@ pub(super) struct Place {
     pub pool: Pool,
     pub slot: u32,
     pub side: Side,
-    /// Of the maker's and of the joiner's socket.
+    /// The cookies of the maker's and of the joiner's socket.
     pub cookies: [u64; 2],
 }
 
 impl Place {
-    /// Whether its end can join: its maker makes it ready itself.
+    /// Whether its end can join. The maker makes the slot ready itself, so it can always join.
     pub fn is_ready(&self) -> bool {
         self.side == Side::Maker || self.pool.slot(self.slot, self.side).is_some_and(|it| it.is_for(self.cookies))
     }
@@ -106,7 +106,7 @@ pub fn is_asking() -> bool {
     IS_DIALED.load(Relaxed)
 }
 
-/// What has become of the wish to ask.
+/// The result of an attempt to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Try {
     Asked,
@@ -172,7 +172,7 @@ impl Broker {
         }
     }
 
-    /// Where an ask is noted: in the place of an old one if there is no other, which is asked again then.
+    /// The place in which an ask is noted. If none is free, it replaces an old ask, whose end asks again.
     fn place_for(&self, cookie: u64, now: u64) -> Option<usize> {
         let place = |is: &dyn Fn(&Option<Ask>) -> bool| self.asks.iter().position(is);
         let is_old = |it: &Option<Ask>| it.is_some_and(|it| now.saturating_sub(it.since) > HEED_NS);
@@ -208,7 +208,7 @@ impl Broker {
         self.answered != 0 && now.saturating_sub(self.answered) < FRESH_NS
     }
 
-    /// Asks whether the broker is at work. A call that found an answer too old for that waits for this one, for a moment.
+    /// Asks whether the broker is at work. A call whose last answer had become too old waits a moment for this one.
     fn knock(&mut self, dial: Dial, now: u64) -> Try {
         let is_under_way = self.knocked != 0;
         if is_under_way && now.saturating_sub(self.knocked) > SILENT_NS {
@@ -253,7 +253,7 @@ impl Broker {
         Try::Later
     }
 
-    /// Nobody looks for the broker for a while.
+    /// This process does not look for the broker for a while.
     fn leave_alone(&mut self, now: u64) {
         self.pause = (self.pause * 2).clamp(PAUSE_NS, LONGEST_PAUSE_NS);
         self.not_before = now + self.pause;
@@ -280,8 +280,8 @@ impl Broker {
         None
     }
 
-    /// Waits for an answer until `until` (CLOCK_MONOTONIC, ns). False if that is over: then nobody looks for the broker for a
-    /// while.
+    /// Waits for an answer until `until` (CLOCK_MONOTONIC, ns). False if that is over: then this process does not look
+    /// for the broker for a while.
     pub(super) fn wait(&mut self, until: u64) -> bool {
         let now = clock::nanoseconds();
         match self.dial.filter(|_| now < until) {
@@ -294,7 +294,7 @@ impl Broker {
         self.dial.is_some()
     }
 
-    /// There are no answers to what is under way.
+    /// Asks that are under way get no answers any more.
     fn lose(&mut self) {
         self.hang_up();
         for ask in self.asks.iter_mut() {
@@ -320,7 +320,7 @@ impl Broker {
         }
         let now = clock::nanoseconds();
         let is_awaited = |it: &Ask| match it.outcome {
-            // Nobody would look for it.
+            // No end would look for the answer.
             Outcome::None => !it.is_abandoned,
             Outcome::Waiting => now.saturating_sub(it.since) <= HEED_NS,
             _ => false,

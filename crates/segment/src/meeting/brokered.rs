@@ -1,12 +1,13 @@
-//! Ends that cannot tell who is at the other end ask the broker: another user's, in another namespace, or hidden by the kernel.
+//! Ends that cannot see their other end ask the broker: it is another user's, in another namespace, or hidden by the
+//! kernel.
 //!
 //! Two ends of one user in two IPC namespaces each wait in a directory of their own, and neither can tell. So an end that waits
 //! there for long asks the broker as well, and takes whichever comes first.
 //!
-//! An ask is spread over calls of the program, none of which waits for long: one connects, one sends, later ones look for the
-//! answer, the more rarely the longer it takes. What the broker says of *who* is at the other end is believed, since it has the
-//! kernel's word for both sockets; of the memory that it gives, the kernel says that it cannot shrink. Where there is no broker, or
-//! it does not answer, the connection stays on kernel TCP.
+//! An ask is spread over calls of the program, none of which waits for long: one connects, one sends, later ones look
+//! for the answer, the more rarely the longer it takes. The library believes what the broker says of the other end,
+//! because the broker has the kernel's word for both sockets. That the broker's memory cannot shrink, the library asks
+//! the kernel. Where there is no broker, or it does not answer, the connection stays on kernel TCP.
 
 use super::broker::{Broker, HEED_NS, Outcome, Place, Try};
 use super::{Answer, Meeting, unless_closed};
@@ -21,25 +22,26 @@ use crate::sync::Relaxed;
 use underpass_broker as wire;
 use underpass_broker::{Freed, Refusal, Verdict};
 
-/// Whether the broker would give something again is waited for so long.
+/// How long to wait for the broker to say whether it would give a pool again.
 const PATIENCE_NS: u64 = 50_000_000;
-/// What it has said that it would give again is waited for so long: without it the connection is lost.
+/// How long to wait for a pool that the broker has said it would give again: without it the connection is lost.
 const PATIENCE_TO_FETCH_NS: u64 = 1_000_000_000;
-/// While a copy of a socket lies with the broker, the kernel neither ends the connection nor takes it out of epoll sets: the last
-/// close waits for an answer for so long. The broker was at work a moment ago.
+/// How long the last close waits for an answer. While a copy of the socket lies with the broker, the kernel neither
+/// ends the connection nor takes it out of epoll sets. The broker was at work a moment ago.
 const WAIT_AT_END_NS: i64 = 10_000_000;
-/// What comes of an ask is looked for after so many further calls at the latest.
+/// The answer to an ask is looked for after this many further calls at the latest.
 const MOST_CALLS: u32 = 64;
-/// An end that waits in the directory asks the broker as well after a multiple of so many calls. Two ends that talk to each other
-/// make about as many, so one that is to come there has come by then.
+/// An end that waits in the directory asks the broker as well, after a multiple of this many calls. Two ends that talk
+/// to each other
+/// make about as many calls, so an other end that uses the same directory has come by then.
 const CALLS_ALONE: u32 = 64;
-/// The more ends of a process have asked so in vain, the later the next ones do: after so many times as many calls at most. To ask
-/// takes about as long as 20 calls on kernel TCP.
+/// The more ends of a process have asked so in vain, the later the next ones ask: after so many times [`CALLS_ALONE`]
+/// at most. An ask takes about as long as 20 calls on kernel TCP.
 const MOST_TIMES_IN_VAIN: u32 = 32;
 
 impl Meeting {
-    /// The directory cannot lead `end` to its other end: asks the broker. Without one the end stays where it is for the reason
-    /// `otherwise`.
+    /// The directory cannot lead `end` to its other end, so this asks the broker. Without a broker the end stays on
+    /// kernel TCP for the reason `otherwise`.
     pub(super) fn seek_by_broker(&mut self, end: &End, fd: i32, otherwise: Reason) {
         match self.ask_broker(end, fd) {
             Try::Asked | Try::Knocking => {
@@ -66,7 +68,7 @@ impl Meeting {
             && self.has_broker()
     }
 
-    /// Nobody has come for an end in the directory, where it goes on waiting: asks the broker as well, if there is one.
+    /// No other end has come to the directory, where `end` goes on waiting: asks the broker as well, if there is one.
     pub(super) fn ask_broker_as_well(&mut self, end: &End, fd: i32) {
         match self.ask_broker(end, fd) {
             Try::Asked | Try::Knocking => {
@@ -104,7 +106,7 @@ impl Meeting {
         tried
     }
 
-    /// What an end that has asked has come to.
+    /// What the broker says to an end that has asked.
     pub(super) fn answer_of_broker(&mut self, end: &End) -> Answer {
         let is_time = || end.calls.load(Relaxed) >= end.next_try.load(Relaxed);
         match end.asked() {
@@ -114,7 +116,7 @@ impl Meeting {
                 Some(_) => Answer::None,
                 None => Answer::Forgotten,
             },
-            // In a forked child it was the parent that has asked.
+            // This is a forked child, and its parent has asked.
             Asked::Pending if self.broker.find(end.cookie.load(Relaxed)).is_none() => Answer::Forgotten,
             Asked::Pending | Asked::Knocking if is_time() => Answer::Offer,
             Asked::Pending | Asked::Knocking => Answer::None,
@@ -171,7 +173,7 @@ impl Meeting {
                 end.set_asked(Asked::Place);
                 return self.take_place(end, fd);
             }
-            // The other end need not have asked, and may still come.
+            // The other end may not have asked, and may still come to the directory.
             Outcome::Refused(refusal) if end.waits_in_directory() && !is_told_to_both(refusal) => end.ask_later(),
             Outcome::Refused(refusal) => {
                 self.leave_directory(end);
@@ -187,7 +189,7 @@ impl Meeting {
         end.set_asked(Asked::Nothing);
     }
 
-    /// Nothing comes of this ask, and the end goes on waiting in the directory.
+    /// Gives this ask up; the end goes on waiting in the directory.
     fn abandon_for_directory(&mut self, end: &End, cookie: u64, outcome: Outcome) {
         self.abandon(cookie, outcome);
         end.set_asked(Asked::Nothing);
@@ -281,8 +283,8 @@ impl Meeting {
         Some(pool)
     }
 
-    /// The pool of a joined end that another process, or another image of this one, was given: the broker gives it again. Waits for
-    /// that, within limits.
+    /// The pool of a joined end, which the broker gave to another process or to another image of this one: asks the
+    /// broker to give it again, and waits for it, within limits.
     pub(super) fn fetch(&mut self, end: &End, fd: i32) -> Option<Pool> {
         let (cookie, until) = (end.cookie.load(Relaxed), clock::nanoseconds() + PATIENCE_TO_FETCH_NS);
         if kernel::cookie(fd) != Ok(cookie) {
@@ -313,7 +315,7 @@ impl Meeting {
         Some(place.pool)
     }
 
-    /// Whether the broker would give all memory again that this process has of it.
+    /// Whether the broker would give again all memory that this process has from it.
     pub(super) fn would_be_given_again(&mut self) -> bool {
         let has_any =
             |pools: &[Option<super::Attached>]| pools.iter().flatten().any(|it| it.users > 0 && it.pool.is_brokered());
@@ -329,8 +331,8 @@ impl Meeting {
         self.pools.iter().flatten().all(|it| it.users == 0 || !it.pool.is_brokered() || it.daemon == daemon)
     }
 
-    /// Tries something of the broker, as often as that has to show first that it is at work, until `until` (CLOCK_MONOTONIC, ns).
-    /// Whether it was asked.
+    /// Tries to ask the broker, until `until` (CLOCK_MONOTONIC, ns): again whenever the broker has to show first that
+    /// it is at work. Whether it was asked.
     fn gets_through(&mut self, until: u64, what: impl Fn(&mut Broker) -> Try) -> bool {
         loop {
             match what(&mut self.broker) {
@@ -341,13 +343,13 @@ impl Meeting {
         }
     }
 
-    /// Nobody comes for what became of this ask.
+    /// The end of this ask is closed: releases what the ask has brought.
     fn abandon(&mut self, cookie: u64, outcome: Outcome) {
         self.broker.forget(cookie);
         if let Outcome::Met(Place { pool, slot, side: Side::Maker, .. }) = outcome
             && let Some(given) = self.attached(pool.id()).and_then(|it| it.given.as_mut())
         {
-            // It was never made ready, so the other end does not join.
+            // The slot was never made ready, so the other end does not join.
             given.unused |= 1 << slot;
         }
     }
@@ -356,14 +358,14 @@ impl Meeting {
     pub fn leave_broker(&mut self, end: &End) -> bool {
         let (cookie, asked) = (end.cookie.load(Relaxed), end.asked());
         end.set_asked(Asked::Nothing);
-        // Another process of the family, which has not asked, may have taken note that nothing comes of it.
+        // Another process of the family, which has not asked, may have noted that the ask is over.
         if self.broker.find(cookie).is_none() {
             self.broker.rest();
             return asked == Asked::Pending;
         }
         self.hear();
         if self.broker.find(cookie).is_some_and(|it| matches!(it.outcome, Outcome::None)) {
-            // It will hardly take longer, and nobody else looks for it.
+            // The answer will hardly take longer, and no other call looks for it.
             self.broker.look(WAIT_AT_END_NS);
             self.hear();
         }
@@ -377,7 +379,7 @@ impl Meeting {
         matches!(outcome, Outcome::None)
     }
 
-    /// Slots of a pool that this process has made ready, or never will, and that nobody uses any more.
+    /// Slots of a pool that this process has made ready, or never will, and that no end uses any more.
     fn freed(&mut self) -> Option<Freed> {
         self.pools.iter().flatten().find_map(|it| {
             let given = it.given?;
@@ -411,12 +413,12 @@ impl End {
         self.entry.load(Relaxed) != 0
     }
 
-    /// Looks for what comes of its ask after so many further calls.
+    /// Has this end look for the answer after this many further calls.
     fn look_after(&self, calls: u32) {
         self.next_try.store(self.calls.load(Relaxed).saturating_add(calls), Relaxed);
     }
 
-    /// Looks for it again, the later the more calls it has waited.
+    /// Has this end look for the answer again; the more calls it has waited, the later.
     fn look_later(&self) {
         let calls = self.calls.load(Relaxed);
         self.look_after((calls / 8).clamp(1, MOST_CALLS));
@@ -428,7 +430,7 @@ impl End {
     }
 }
 
-/// Whether the broker refuses so only where both ends have asked, or where this one is over.
+/// Whether the broker gives this refusal only when both ends have asked, or when this end is over.
 fn is_told_to_both(refusal: Refusal) -> bool {
     matches!(refusal, Refusal::Policy | Refusal::Layout | Refusal::NotConnection)
 }
@@ -439,7 +441,7 @@ fn refuse(end: &End, refusal: Refusal) {
         Refusal::Policy => end.pin(Reason::Policy),
         Refusal::Unproven => end.pin(Reason::Unproven),
         Refusal::Elsewhere => end.pin(Reason::Remote),
-        // As where the ends are in directories of their own.
+        // The same reason as where the two ends use different directories.
         Refusal::Layout => end.pin(Reason::PeerSilent),
         Refusal::NotConnection => end.pin(Reason::Closed),
         Refusal::Version | Refusal::Malformed => end.pin(Reason::NoBroker),
@@ -450,14 +452,14 @@ fn refuse(end: &End, refusal: Refusal) {
     }
 }
 
-/// What this process has to tell the broker of a pool of its.
+/// What this process has to tell the broker of one of its pools.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Given {
     /// The broker's number of the pool.
     pool: u64,
     /// Slots that ends of this process have made ready, a bit each.
     made: u64,
-    /// Those that ends of this process were given, and closed before that.
+    /// Slots that ends of this process were given, and closed before they made them ready.
     unused: u64,
 }
 

@@ -150,7 +150,7 @@ fn key_words(key: Key) -> [u32; 4] {
     [one as u32, (one >> 32) as u32, other as u32, (other >> 32) as u32]
 }
 
-/// What must hold of an end once everybody has been there.
+/// What must hold for the ends after all steps.
 fn check(pair: &Pair, ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2], foreign: &[i32]) -> bool {
     let joined = [0, 1].map(|side| ends[side].stage() == Stage::Joined);
     let place = |side: usize| (ends[side].pool.load(Relaxed), ends[side].slot.load(Relaxed));
@@ -164,11 +164,12 @@ fn check(pair: &Pair, ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2], fo
         let cookies = pair.cookies();
         let [maker, joiner] = if mine == Side::Maker { [side, 1 - side] } else { [1 - side, side] };
         assert!(channel.is_for([cookies[maker], cookies[joiner]]), "the channel of another connection");
-        // Who joins has been offered it by the other end, which is there.
+        // An end that joins has got the offer from the other end, which is there.
         assert!(mine == Side::Maker || joined[1 - side], "nobody is there");
     }
     if joined != [true, true] || [0, 1].map(|side| ends[side].side()) == [Side::Maker; 2] {
-        // Where each was told that the other waits, both have made an offer, nobody comes, and both stay on kernel TCP.
+        // Where each end was told that the other waits, both have made an offer, neither comes, and both stay on kernel
+        // TCP.
         return false;
     }
     assert_ne!(ends[0].side(), ends[1].side());
@@ -396,7 +397,7 @@ fn lies_between_the_steps_of_a_meeting_confuse_nobody() {
             told += many;
         };
         let first = rounds % 2;
-        // Locked by one that lives, it would keep everybody from meeting for good.
+        // A lock with the number of a live process would keep all ends from meeting for good.
         directory.lock().store(0, Relaxed);
         met += usize::from(meet(pair, &mut meetings, &foreign, first, &mut between));
         rounds += 1;
@@ -450,7 +451,7 @@ fn ends_without_a_place_in_the_directory_meet_later() {
     let directory = Directory::private(kernel::user_id());
     let (pair, ends, mut meetings) = (Pair::new(), [end(), end()], meetings(directory));
     let places = directory.words(pair.key());
-    // Of somebody who lives: state, and the waiter's process.
+    // A waiter that lives: state, and the waiter's process.
     places.iter().for_each(|place| {
         [(0, 1), (6, kernel::process_id() as u32)].into_iter().for_each(|(at, word)| place[at].store(word, Relaxed))
     });

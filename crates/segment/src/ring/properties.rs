@@ -310,7 +310,7 @@ fn a_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Of rings and lists; Miri takes a second for a step.
+/// The largest ring or list; Miri takes a second for a step.
 const LARGER: usize = if cfg!(miri) { 8192 } else { 65_536 };
 const MOST_STEPS: usize = if cfg!(miri) { 20 } else { 80 };
 

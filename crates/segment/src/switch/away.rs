@@ -98,7 +98,7 @@ impl Port<'_> {
         let lock = &self.end.reading.lock;
         let entered = lock.enter(self.me);
         if self.end.is_away() {
-            // This comes first: who finds that this end is back finds no mark that it takes back.
+            // This comes first: a sender that sees this end back finds no mark that this end takes back.
             self.take_mark_back();
             self.read_on();
         }

@@ -247,7 +247,7 @@ fn reader_dies(step: u32, heir: bool) -> Fate {
     let (got, end) = receive_all(&ends, 0, shared::<AtomicUsize>()).recv_timeout(PATIENCE).expect("an end");
     assert_eq!(got, ANSWER, "step {step}");
     assert!(matches!(end, Ok(0) | Err(Errno(libc::ECONNRESET))), "step {step}: {end:?}");
-    // Neither a send nor a change of the path awaits who is dead.
+    // Neither a send nor a change of the path waits for a dead process.
     let sends_to_the_dead = |port: Port<'_>| while send(&port, b"anybody there?").is_ok() {};
     in_time("a send to the dead", sender, sends_to_the_dead);
     in_time("going down", sender, |port| port.go_down_for_good(Reason::Asked, true, u64::MAX));

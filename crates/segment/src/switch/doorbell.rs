@@ -245,9 +245,9 @@ impl Port<'_> {
                 // The sleeper takes the next doorbell.
             } else if self.receives_fast() {
                 while missing() > 0 {
-                    // Of the bytes that lie there already, as many are doorbells as are still announced afterwards: a
-                    // sender takes a doorbell back before it sends data in its place. If that data was taken here, a
-                    // sleeper would not learn of it.
+                    // How many of the bytes that lie there already are doorbells shows only in how many are still
+                    // announced afterwards: a sender takes a doorbell back before it sends data in its place. If that
+                    // data was taken here, a sleeper would not learn of it.
                     let there = kernel::inq(self.fd).map_or(0, u64::from);
                     if !matches!(self.take_waiting_bells(missing().min(there) as usize), Ok(1..)) {
                         break;

@@ -14,10 +14,10 @@ use crate::words::{ABSENT, ALONE, Direction, GIVEN, GIVING, LEAVING, SHUT};
 /// A reader that is about to leave its ring has left it within this time, if it is neither stopped nor killed.
 const LEFT_WITHIN_US: u64 = 100_000;
 
-/// A close waits so long for a doorbell that is on its way. A sender that was stopped at that point never sends it.
+/// How long a close waits for a doorbell that is on its way. A sender that was stopped at that point never sends it.
 const BELL_PATIENCE_US: u64 = 1_000_000;
 
-/// For so long the close waits without a sleep.
+/// How long the close waits without a sleep.
 const BELL_PROMPT_US: u64 = 100;
 
 impl Port<'_> {
@@ -85,10 +85,10 @@ impl Port<'_> {
 
     fn await_last_bells(&self, last: bool) {
         let reading = &self.end.reading;
-        // Nobody comes for the end any more, who would want doorbells.
+        // No process comes for the end any more, so no process wants doorbells.
         let ends = last && !self.end.owners.is_lent();
         if ends {
-            // From now on none is sent, but for one that was announced before.
+            // From now on no doorbell is sent, except one that was announced before.
             self.refuse_bells();
             self.pass_marks();
         }

@@ -9,7 +9,7 @@ use crate::sync::AcqRel;
 /// The other thread inside the lock of the incoming direction, where this thread is too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Beside {
-    /// Nobody: this thread is the only reader.
+    /// There is none: this thread is the only reader.
     Nobody,
     /// Another thread sleeps in a receive.
     Sleeper,

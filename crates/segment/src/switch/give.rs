@@ -22,8 +22,8 @@ use crate::words::{BY_READER, Direction, Flag, GIVEN, GIVING, Presence, ReaderFl
 /// Largest number of bytes that are given back by one send.
 pub(super) const PIECE: usize = 4096;
 
-/// A giver of another PID namespace is awaited so long. Whether its thread lives cannot be asked. It is rare: a reader gives only
-/// where it sees the sender's process, so the end is then one of two processes in different namespaces.
+/// How long a giver of another PID namespace is awaited, because nothing tells whether its thread lives. Such a giver
+/// is rare: a reader gives only where it sees the sender's process, so processes in two namespaces then share the end.
 const FOREIGN_US: u64 = 100_000;
 
 /// How long a giver of this [number](kernel::marked) is awaited.
@@ -183,8 +183,8 @@ impl Port<'_> {
         all
     }
 
-    /// A copy of the other end's socket, if this process may make the system calls for it. None of a stranger's: neither end could
-    /// tell whether a thread of the other one lives that gives.
+    /// A copy of the other end's socket, if this process may make the system calls for it. `None` for an end of another
+    /// namespace or user: neither end could tell whether the other one's giving thread lives.
     pub(super) fn copy_of_peer(&self) -> Option<i32> {
         if is_quiet() || self.end.is_brokered() { None } else { kernel::copy_of_peer(self.fd) }
     }

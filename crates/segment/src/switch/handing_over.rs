@@ -8,7 +8,7 @@ use crate::kernel;
 use crate::reason::Reason;
 use crate::sync::Release;
 
-/// So long an end that was rung is waited for. Beside heavy load it may have to wait long for a processor.
+/// How long an end that was rung is awaited. Beside heavy load it may have to wait long for a processor.
 const PASSES_MARK_WITHIN_US: u64 = 500_000;
 
 /// A process without the library that gets the socket. It decides how surely the socket has to be plain TCP.

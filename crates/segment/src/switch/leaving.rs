@@ -71,8 +71,8 @@ impl Port<'_> {
         }
     }
 
-    /// `None`: the other end has gone down behind what is unread since it executes an image, which may take the mark back. This is
-    /// said while `awaits_image`.
+    /// `None`, if `awaits_image`: the other end has gone down behind what is unread because it executes an image, which
+    /// may take the mark back.
     fn leave_beside(&self, beside: Beside, how: Leave, until: u64, awaits_image: bool) -> Option<LeftRing> {
         let flags = &self.channel.incoming().flags;
         if self.is_absent() {
@@ -214,7 +214,8 @@ impl Port<'_> {
         !self.sender_has_ended() && is_before_down() && (self.other_is_to_return() || !is_before_down())
     }
 
-    /// Whether the other end is away until an image comes. One that was passed over a Unix socket is away for good, perhaps.
+    /// Whether the other end is away until an image comes. An end that was passed over a Unix socket may be away for
+    /// good.
     fn other_is_to_return(&self) -> bool {
         let flags = &self.channel.outgoing().flags;
         let presence = Flag(flags.waiting.load(SeqCst)).presence();

@@ -394,8 +394,8 @@ fn what_a_killed_reader_has_given_is_not_given_again() {
     }
 }
 
-/// A reader that says that it gives and does not stop, or has given more than there was, ends the connection. One that names a
-/// thread of another PID namespace is not awaited for long: it may lie so on each connection.
+/// A reader that says that it gives and does not stop, or has given more than there was, ends the connection. A reader
+/// that names a thread of another PID namespace is not awaited for long: it may lie so on each connection.
 #[test]
 fn a_reader_that_lies_about_giving_ends_the_connection() {
     use crate::words::BY_READER;

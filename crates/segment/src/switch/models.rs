@@ -239,9 +239,9 @@ fn bytes_keep_their_order_across_switches() {
     both(1, false, up_and_down, receives);
 }
 
-/// The same where somebody asks for it from outside, again and again, which only a sender looks at. Fails if `Port::go_up` does
-/// not note how many doorbells there were before: then the second mark of going down names too many, and the reader waits for
-/// them.
+/// The same if another process asks again and again for the connection to be held, which only a sender looks at. Fails
+/// if `Port::go_up` does not note how many doorbells there were before: then the second mark of going down names too
+/// many, and the reader waits for them.
 #[test]
 fn bytes_keep_their_order_where_a_connection_is_held_again_and_again() {
     let receives = |port: &mut Port<'_>| {

@@ -3,10 +3,10 @@
 //! A send that blocks waits for room, and goes down when its reader has not moved for a while. A send that does not
 //! block does the same, as long as the library does not know how the program waits for room. If the program waits by
 //! calls of this library (poll, select, epoll), and the reader reads, such a send says EAGAIN, as on kernel TCP, and
-//! the direction stays in the ring. A program that waits for nothing but room, by poll or select, gets that answer only at
-//! the beginning of a send: what has begun goes on by the kernel, whose buffer is larger. The reader does not report the room that it makes: those calls look by themselves,
-//! at first every 100 us, then later and later. If the reader has stopped, the direction goes down, because the kernel
-//! wakes without a look.
+//! the direction stays in the ring. A program that waits only for room, by poll or select, gets that answer only at the
+//! beginning of a send: a send that has begun goes on by the kernel, whose buffer is larger. The reader does not report
+//! the room that it makes: those calls look by themselves, at first every 100 us, then later and later. If the reader
+//! has stopped, the direction goes down, because the kernel wakes without a look.
 
 use super::{CHECK_EVERY_US, OVER, Port, micros};
 use crate::clock::{give_way, nap, ticks, ticks_per_microsecond};
@@ -187,8 +187,8 @@ impl Port<'_> {
         Some((waited / 2).clamp(LOOK_AFTER_US[0], LOOK_AFTER_US[1]) * 1000)
     }
 
-    /// Goes down, because a thread waits for room to which no call of this library reports any: the kernel has room. If
-    /// another thread sends, this does nothing.
+    /// Goes down, because a thread waits for room and no call of this library can report room to it: the kernel has
+    /// room. If another thread sends, this does nothing.
     #[cold]
     pub fn go_down_for_room(&self) {
         let lock = &self.end.sending.lock;

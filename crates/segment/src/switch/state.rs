@@ -29,7 +29,7 @@ pub enum ReaderState {
     /// The flag says that the reader is absent, and the end still stands in the ring: a thread is about to leave it, or was
     /// killed there.
     Leaving,
-    /// The reader is absent: if anybody reads, then the kernel path alone.
+    /// The reader is absent: if a process reads, it reads the kernel path alone.
     Absent,
 }
 

@@ -1,5 +1,5 @@
-//! The words of this crate in its unit tests: those of the system, and a place at which a process can die. So a test kills a
-//! process before each change of a word, and before each system call, without a line of the code that is tested knowing of it.
+//! The atomics of this crate in its unit tests: the standard ones, with a place at which a process can die. So a test
+//! can kill a process before each change of a word, and before each system call, without any change in the tested code.
 
 use core::sync::atomic as plain;
 use plain::Ordering;

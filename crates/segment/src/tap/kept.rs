@@ -1,7 +1,7 @@
 //! The tap that this process has attached, from one send to the next.
 //!
-//! Nobody can wake a process so that it lets go of what it has attached. So it keeps a tap only while it sends: it lets go
-//! when the capture is over, as its next send sees, when it ends a connection, and before it sleeps.
+//! No other process can make a process let go of a tap. So a process keeps a tap only while it sends: it lets go when
+//! the capture is over, as its next send sees, when it ends a connection, and before it sleeps.
 
 use super::{Name, len};
 use crate::kernel::{self, Process};
@@ -25,7 +25,7 @@ static KEPT: Kept = Kept {
 };
 
 struct Kept {
-    /// Calls that use it, and one more while it is kept. Who takes away the last detaches it.
+    /// How many calls use it, and one more while it is kept. The call that takes away the last of these detaches it.
     users: AtomicU32,
     is_kept: AtomicBool,
     base: AtomicU64,
@@ -92,7 +92,7 @@ pub(super) fn find(name: Name, uid: u32, now: u64) -> Result<Option<(Mapping, Us
         return Ok(None);
     }
     let used = Use(());
-    // A child of vfork has this process's memory, so that it finds what is not its own.
+    // A child of vfork has its parent's memory, so it may find a tap that is not its own.
     if KEPT.whose.load(Relaxed) != whose(uid) {
         return Ok(None);
     }
@@ -110,7 +110,8 @@ pub(super) fn find(name: Name, uid: u32, now: u64) -> Result<Option<(Mapping, Us
     Ok(KEPT.mapping().map(|mapping| (mapping, used)))
 }
 
-/// Keeps what thread `me` has just attached, if there is none and the end of its maker can be told. `Err`: it has come.
+/// Keeps the tap that thread `me` has just attached, if none is kept, and if the end of its maker can be noticed.
+/// `Err`: the maker has ended.
 pub(super) fn keep(name: Name, (uid, me): (u32, u32), now: u64, it: (Mapping, Attested)) -> Result<Option<Use>, ()> {
     let (mapping, maker) = (it.0, it.1.creator as u32);
     let began = match kernel::process(maker) {
@@ -118,7 +119,7 @@ pub(super) fn keep(name: Name, (uid, me): (u32, u32), now: u64, it: (Mapping, At
         Process::Gone => return Err(()),
         Process::Unknown => return Ok(None),
     };
-    // In a child of vfork the thread is its parent's, which would never let go of what is not its own.
+    // In a child of vfork the thread's number is its parent's, and the parent would never let go of the child's tap.
     let is_own = kernel::own(me).is_some_and(kernel::is_thread_of_this_process);
     if !is_own || KEPT.users.compare_exchange(0, FILLING, Acquire, Relaxed).is_err() {
         return Ok(None);
@@ -174,7 +175,7 @@ mod tests {
         has_segment(process_id(), id).unwrap()
     }
 
-    // What is kept is the process's, so all of this is one test.
+    // The process keeps one tap for all its threads, so all of this is one test.
     #[test]
     fn it_is_kept_until_it_is_let_go_of_or_its_maker_is_gone() {
         let _alone = ALONE.lock();
@@ -207,7 +208,7 @@ mod tests {
             let ended = unsafe { libc::kill(pid, libc::SIGKILL) == 0 && libc::waitpid(pid, &mut 0, 0) == pid };
             assert!(ended);
         };
-        // One call keeps it for the next, and one that lasts outlives the letting go.
+        // One call keeps it for the next, and a call that lasts keeps it while it is let go of.
         drop(open(name));
         assert!(has(name.id) && KEPT.users.load(Relaxed) == 1);
         let lasting = open(name);

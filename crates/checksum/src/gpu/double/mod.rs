@@ -17,7 +17,7 @@ use super::driver::{ALREADY_REGISTERED, Address, Code, Handle, NOT_READY, SUCCES
 struct Double {
     /// Calls that are still answered well, and the answer from then on, by the function's name.
     failing: HashMap<&'static str, (usize, Code)>,
-    /// The GPU does nothing until it is told to.
+    /// The GPU does nothing until the test lets it.
     held: bool,
     /// The number of the packet that gets no answer.
     left_out: Option<u32>,

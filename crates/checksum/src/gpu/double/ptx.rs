@@ -119,7 +119,7 @@ impl Kernel {
 #[derive(Default)]
 struct Names {
     registers: HashMap<String, usize>,
-    /// Of instructions and in shared memory.
+    /// Labels of instructions, and names of shared memory.
     places: HashMap<String, u64>,
 }
 

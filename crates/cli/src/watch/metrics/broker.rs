@@ -1,4 +1,4 @@
-//! What is told of underpassd.
+//! The metrics of underpassd.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Default for Broker {
 type Figure = (&'static str, &'static str, u64);
 
 impl Broker {
-    /// The one that listens at `socket`; none is looked for where that is none.
+    /// The daemon that listens at `socket`; without a socket, no daemon is looked for.
     pub fn at(socket: SocketPath) -> Broker {
         Broker { socket, contact: Contact::Unasked }
     }
@@ -115,7 +115,7 @@ fn by_label(
 
 #[cfg(test)]
 impl Broker {
-    /// One that tells all it can.
+    /// A daemon that reports all it can.
     pub fn example() -> Broker {
         let mut counts = Counts { meetings: 7, memory: 1 << 20, ..Counts::default() };
         counts.refuse(Refusal::Policy);

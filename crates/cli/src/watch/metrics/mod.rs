@@ -21,9 +21,9 @@ use crate::say;
 use crate::settings::Settings;
 use totals::Totals;
 
-/// How soon a signal is minded.
+/// How soon a signal is noticed.
 const TICK: Duration = Duration::from_millis(100);
-/// Who asks sooner after a look is told of that one: many scrapes at once do not keep the others waiting.
+/// A scrape within this time of a look gets the result of that look: many scrapes at once do not delay each other.
 const FRESH: Duration = Duration::from_millis(20);
 /// Time from one look to the next, unless another is asked for.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -61,8 +61,8 @@ pub fn metrics(arguments: &MetricsArguments) -> Result<(), Failure> {
     }
 }
 
-/// Writes a file at every look, for the textfile collector of node_exporter. It goes with this command: what nobody keeps is
-/// not to be taken for what is.
+/// Writes a file at every look, for the textfile collector of node_exporter. The file is removed when this command
+/// ends, so that figures that are no longer kept up are not taken for current ones.
 fn keep(path: &Path, mut totals: Totals, interval: Duration) -> Result<(), Failure> {
     let path = &own_file(path)?;
     let asked = Asked::listen()?;
@@ -80,7 +80,7 @@ fn keep(path: &Path, mut totals: Totals, interval: Duration) -> Result<(), Failu
         let outcome = totals.look().and_then(|()| totals.text()).map_err(Failure::from);
         complain_once(&mut trouble, outcome.and_then(|text| Ok(replace(path, &text).map_err(failed)?)));
     }
-    // Somebody else may have removed it.
+    // The file may have been removed by another program.
     let _ = std::fs::remove_file(path);
     Ok(asked.end()?)
 }
@@ -100,7 +100,7 @@ fn own_file(path: &Path) -> Result<PathBuf, MetricsError> {
 /// Readers see the old file or the new one, and never a part.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Of another ending: a collector does not take it for its own.
+    // The temporary file has another ending, so that the collector does not read it.
     let mut file = tempfile::Builder::new()
         .prefix(".underpass-")
         .suffix(".tmp")
@@ -112,7 +112,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// What the system says, without the name of the file that nobody knows of.
+/// The system's error without the name of the temporary file, which the user does not know.
 fn bare(error: io::Error) -> io::Error {
     let said = error.to_string();
     io::Error::other(said.split(" at path ").next().unwrap_or_default())
@@ -155,7 +155,7 @@ fn answer(request: Request, totals: &mut Totals, looked: &mut Instant) {
     let kind = if code == 200 { prometheus::TEXT_FORMAT } else { "text/plain; charset=utf-8" };
     let kind = Header::from_bytes("Content-Type", kind).expect("a header in ASCII");
     let response = Response::from_string(text).with_status_code(code).with_header(kind);
-    // A client that does not read holds up nobody else; one that is gone needs no answer.
+    // On a thread, so that a client that does not read delays no other client. A client that is gone needs no answer.
     let _ = thread::Builder::new().spawn(|| request.respond(response));
 }
 

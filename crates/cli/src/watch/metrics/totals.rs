@@ -1,4 +1,4 @@
-//! What is told of each process, added up from look to look.
+//! The figures of each process, added up from look to look.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +12,7 @@ use super::super::ss::ways;
 use super::super::{Connection, Images, View};
 use super::broker::Broker;
 
-/// The labels of whatever is told of a process.
+/// The labels of each figure of a process.
 const OF_PROCESS: [&str; 2] = ["process", "pid"];
 
 /// All processes under Underpass.
@@ -22,7 +22,7 @@ pub struct Totals {
     images: Images,
     /// How many there are.
     running: usize,
-    /// Those that have had a connection, by number; beside them what nobody has who can be seen.
+    /// Processes that have had a connection, by number; under `None` the connections of processes that cannot be seen.
     processes: BTreeMap<Option<u32>, Account>,
     /// The daemon, beside them.
     broker: Broker,
@@ -71,7 +71,8 @@ impl Totals {
         }
         let since = self.before.step(&view.connections);
         for it in &view.connections {
-            // Of several it is most often the last that uses it: a server's child, a shell's program.
+            // If several processes have the connection, the last one most often uses it: a server's child, a shell's
+            // program.
             let age = |holder: &&Holder| (began.get(&holder.pid), holder.pid);
             let pid = it.holders.iter().max_by_key(age).map(|holder| holder.pid);
             let account = self.processes.entry(pid).or_default();

@@ -13,7 +13,7 @@ pub struct Column {
     pub width: u16,
     /// Flush right.
     pub is_number: bool,
-    /// Of those that do not fit the screen, the highest goes first.
+    /// Where columns do not fit the screen, the one with the highest rank is left out first.
     pub rank: u8,
     pub cell: fn(&Connection, Option<&Counters>) -> String,
 }
@@ -71,7 +71,7 @@ fn shown(it: &Connection, rates: Option<&Counters>, which: fn(&Counters) -> u64,
     rates.filter(|_| it.end.is_some()).map_or("-".into(), |rates| unit.show(which(rates) as f64))
 }
 
-/// By what the lines are in order, the most first; processes and peers from the first.
+/// What the lines are ordered by: figures with the largest first, processes and peers ascending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
     Traffic,

@@ -101,7 +101,7 @@ fn widths(columns: &[&Column], list: &List, width: u16) -> Vec<u16> {
     widths
 }
 
-/// It shows where something is missing: a number without its last digit is another one.
+/// Cuts a text and marks the cut: a number without its last digit would be another number.
 fn cut(text: String, width: u16) -> String {
     let width = usize::from(width);
     if text.chars().count() <= width {

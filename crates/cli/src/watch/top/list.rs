@@ -120,7 +120,7 @@ impl List {
             order.reverse();
         }
         self.order = order;
-        // The line stays chosen wherever it goes; one that is gone leaves its place to another.
+        // The chosen line stays chosen wherever it moves; if it is gone, the line at its place is chosen.
         let (cookie, place) = self.chosen;
         let place = match cookie {
             Some(cookie) => self.rows().position(|(it, _)| it.socket.cookie == cookie).unwrap_or(place),

@@ -22,7 +22,7 @@ pub struct Screen {
     /// The terminal's, when it was last drawn on.
     size: Size,
     stop: HeldStop,
-    /// Somebody has continued this process. What the terminal was like meanwhile is not known.
+    /// This process was stopped and continued. What happened to the terminal meanwhile is not known.
     is_continued: Arc<AtomicBool>,
 }
 
@@ -55,7 +55,7 @@ impl Screen {
         self.terminal.draw(list).map(drop)
     }
 
-    /// Stops if somebody wants that, and takes the terminal anew after a stop. Whether there is all to be drawn again.
+    /// Stops if SIGTSTP has come, and takes the terminal anew after a stop. Whether everything has to be drawn again.
     pub fn mind_stops(&mut self) -> io::Result<bool> {
         if self.stop.is_wanted() {
             give_back();
@@ -70,8 +70,9 @@ impl Screen {
         Ok(is_continued)
     }
 
-    /// As the key does where the terminal minds it: with all that was started together with this process, or the shell, which
-    /// may wait for another one, would not learn of it. Where no shell is there to continue it, nothing is stopped.
+    /// Stops the whole group, as the terminal does when it handles the key itself: the shell may wait for another
+    /// process of the group, and would not learn of the stop. If there is no shell to continue this process, nothing is
+    /// stopped.
     pub fn stop_group(&mut self) -> io::Result<()> {
         // First of all: the terminal is the shell's as soon as another has stopped.
         give_back();
@@ -98,14 +99,14 @@ impl Drop for Screen {
     }
 }
 
-/// What is drawn on of a terminal of this size: all of any that can be seen. Whoever has the other side of a terminal may call it
-/// 65,535 by 65,535, of which every cell would take memory twice.
+/// The part of a terminal of this size that is drawn on: all of it, for every size that can be seen. The program behind
+/// a terminal may say that it has 65,535 by 65,535 cells, each of which would take memory twice.
 fn drawn_of(terminal: Size) -> Rect {
     const MOST: Size = Size { width: 1024, height: 512 };
     Rect::new(0, 0, terminal.width.min(MOST.width), terminal.height.min(MOST.height))
 }
 
-/// Where the terminal is gone there is nothing to give back, and nobody to be told that.
+/// Errors are passed over: if the terminal is gone, there is nothing to give back, and no place for a message.
 fn give_back() {
     let _ = disable_raw_mode();
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);

@@ -19,7 +19,7 @@ use std::path::Path;
 
 /// Connections of which the numbers are known; the least recently used are forgotten, and are then not proven.
 const MOST: u32 = 1 << 16;
-/// In place of a cookie where several sockets have the same numbers.
+/// Stands in place of a cookie if several sockets have the same numbers.
 const SEVERAL: u64 = 0;
 
 /// `snd_nxt` and `rcv_nxt` of a socket when it was established.

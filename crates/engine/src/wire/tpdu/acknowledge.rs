@@ -14,7 +14,7 @@ use underpass_checksum::fletcher::Sums;
 /// An AK TPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledge<'a> {
-    /// Whom it is for.
+    /// The destination reference.
     pub dst_ref: u16,
     /// YR-TU-NR: the number that is expected next.
     pub number: u32,
@@ -168,7 +168,7 @@ impl Display for Acknowledge<'_> {
 /// An RJ TPDU: all from its number on are to be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject {
-    /// Whom it is for.
+    /// The destination reference.
     pub dst_ref: u16,
     /// YR-TU-NR: the number that is expected next.
     pub number: u32,

@@ -20,9 +20,9 @@ const NO_FLOW_CONTROL: u8 = 0x01;
 pub struct Connect<'a> {
     /// CDT: how many DT TPDUs may be sent at first, 0 to 15.
     pub credit: u8,
-    /// Whom it is for; 0 in CR.
+    /// The destination reference; 0 in CR.
     pub dst_ref: u16,
-    /// Whom it is from.
+    /// The source reference.
     pub src_ref: u16,
     /// The class that is preferred, or chosen.
     pub class: Class,
@@ -78,7 +78,7 @@ pub struct Parameters<'a> {
 pub struct TpduSize(u8);
 
 impl TpduSize {
-    /// What holds where none is said.
+    /// The size that holds if none is given.
     pub const DEFAULT: TpduSize = TpduSize(7);
 
     /// 128 to 8,192 octets, a power of two.
@@ -111,8 +111,8 @@ impl AdditionalOptions {
     pub const ROA: u8 = 0x20;
     /// Non-blocking expedited data (class 4).
     pub const NON_BLOCKING_EXPEDITED: u8 = 0x40;
-    /// Of no standard, in a bit that X.224 keeps: AKs say how many DTs a router has marked (class 4). Who does not know of it answers
-    /// without it.
+    /// Not in a standard, in a bit that X.224 reserves: AKs say how many DTs a router has marked (class 4). An entity
+    /// that does not know the bit answers without it.
     pub const MARKS: u8 = 0x80;
 
     /// Whether all of these are among them.
@@ -189,7 +189,7 @@ impl<'a> Parameters<'a> {
         self.preferred_size.map_or_else(power, |units| units.saturating_mul(128))
     }
 
-    /// Takes one in. In a CR those that nobody knows are passed over (X.224 §13.2.3).
+    /// Takes a parameter in. In a CR, unknown parameters are passed over (X.224 §13.2.3).
     fn take(&mut self, it: &Parameter<'a>, is_request: bool) -> Result<(), Malformed> {
         match it.code {
             parameter::TPDU_SIZE => {

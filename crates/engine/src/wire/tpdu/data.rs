@@ -15,7 +15,7 @@ use underpass_checksum::fletcher::Sums;
 /// The header of a DT TPDU of classes 2 to 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data {
-    /// Whom it is for.
+    /// The destination reference.
     pub dst_ref: u16,
     /// TPDU-NR.
     pub number: u32,

@@ -67,9 +67,9 @@ impl Display for Reason {
 /// A DR TPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DisconnectRequest<'a> {
-    /// Whom it is for; 0 in answer to a CR that is refused by an initiator that has heard nothing yet.
+    /// The destination reference; 0 in answer to a CR that is refused by an initiator that has heard nothing yet.
     pub dst_ref: u16,
-    /// Whom it is from; 0 where no reference was given.
+    /// The source reference; 0 where no reference was given.
     pub src_ref: u16,
     /// Why.
     pub reason: Reason,
@@ -133,9 +133,9 @@ impl Display for DisconnectRequest<'_> {
 /// A DC TPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DisconnectConfirm {
-    /// Whom it is for.
+    /// The destination reference.
     pub dst_ref: u16,
-    /// Whom it is from.
+    /// The source reference.
     pub src_ref: u16,
     /// Whether it carries a checksum.
     pub checksum: bool,

@@ -25,7 +25,7 @@ pub enum Cause {
 /// An ER TPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorReport<'a> {
-    /// Whom it is for.
+    /// The destination reference.
     pub dst_ref: u16,
     /// Why.
     pub cause: Cause,

@@ -13,7 +13,7 @@ use underpass_checksum::fletcher::Sums;
 /// An ED TPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpeditedData<'a> {
-    /// Whom it is for.
+    /// The destination reference.
     pub dst_ref: u16,
     /// ED-TPDU-NR, of a sequence of its own.
     pub number: u32,
@@ -60,7 +60,7 @@ impl Display for ExpeditedData<'_> {
 /// An EA TPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpeditedAcknowledge {
-    /// Whom it is for.
+    /// The destination reference.
     pub dst_ref: u16,
     /// YR-EDTU-NR: the one that came.
     pub number: u32,

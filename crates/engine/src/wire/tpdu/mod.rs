@@ -139,7 +139,7 @@ pub struct Envelope {
     pub code: Code,
     /// Octets of its header, LI counted.
     pub header_len: usize,
-    /// Whom it is for; `None` in the data of classes 0 and 1.
+    /// The destination reference; `None` in the data of classes 0 and 1.
     pub dst_ref: Option<u16>,
 }
 
@@ -196,8 +196,8 @@ pub enum Tpdu<'a> {
 }
 
 impl<'a> Tpdu<'a> {
-    /// The TPDU at the beginning of `octets`, and what follows: the user data of DT, other TPDUs behind one that has none, and
-    /// nothing where user data is part of the value.
+    /// The TPDU at the beginning of `octets`, and the octets after it: the user data of a DT; further TPDUs after a
+    /// TPDU without user data; none where user data is part of the value.
     ///
     /// A checksum is not looked at: user data may lie in several pieces. See [`is_intact`].
     ///
@@ -222,7 +222,7 @@ impl<'a> Tpdu<'a> {
         })
     }
 
-    /// Writes the TPDU; of DT the header, where nothing is summed but that and `user_data` is what follows it.
+    /// Writes the TPDU. Of a DT it writes only the header, and `user_data` is what follows it.
     ///
     /// # Errors
     /// [`NoRoom`], also where the header gets longer than 254 octets.
@@ -309,7 +309,7 @@ pub enum Malformed {
     /// LI is 255, or more than there is, or less than the kind of TPDU needs.
     #[error("the header's length does not fit")]
     HeaderLength,
-    /// Nobody knows this kind of TPDU.
+    /// This kind of TPDU is not known.
     #[error("the code of the TPDU is not known")]
     Code,
     /// A parameter that this kind of TPDU does not have.

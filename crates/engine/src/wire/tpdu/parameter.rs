@@ -21,7 +21,7 @@ pub(super) const REASSIGNMENT: u8 = 0x8b;
 /// Not 0x8B, as RFC 905 §13.9.4 has it: that is the reassignment time.
 pub(super) const CONFIRMATION: u8 = 0x8c;
 pub(super) const SELECTIVE: u8 = 0x8f;
-/// Of no standard: how many DTs were marked. It is sent where both ends have agreed on it.
+/// Not in any standard: how many DTs were marked. It is sent if both ends have agreed on it.
 pub(super) const MARKS: u8 = 0x9f;
 pub(super) const EXPEDITED_NUMBER: u8 = 0x90;
 pub(super) const ADDITIONAL: u8 = 0xe0;
@@ -79,7 +79,7 @@ pub(super) fn for_each<'a>(
     Ok(())
 }
 
-/// Of a TPDU that has no other parameter: whether it carries a checksum.
+/// Whether a TPDU that may have no other parameter carries a checksum.
 #[inline]
 pub(super) fn checksum_alone(header: &[u8], fixed: usize) -> Result<bool, Malformed> {
     let mut checksum = false;

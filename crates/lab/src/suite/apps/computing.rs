@@ -8,10 +8,10 @@ use anyhow::Result;
 
 use crate::process::Running;
 
-/// Looks now and then whether the lab still runs, so that the program does not outlive one that is killed.
+/// The program looks now and then whether the lab still runs, so that it does not outlive a lab that is killed.
 const COMPUTE: &str = "while kill -0 $PPID 2>/dev/null; do n=0; while [ $n -lt 500000 ]; do n=$((n + 1)); done; done";
 
-/// One for each processor, until this is dropped.
+/// Programs that compute, one for each processor, until this is dropped.
 #[derive(Debug)]
 pub struct Computing {
     _programs: Vec<Running>,

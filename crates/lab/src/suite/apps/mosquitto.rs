@@ -50,12 +50,12 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     }
 }
 
-/// As whom the broker runs.
+/// The user as which the broker runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BrokerUser {
-    /// As its clients do.
+    /// The user of its clients.
     Same,
-    /// As a user of its own.
+    /// A user of its own.
     Own,
 }
 

@@ -28,7 +28,7 @@ const GROUP: &str = "nginx";
 pub const ACCOUNT: &str = "www-data";
 const FILE: [u8; 1024] = [b'u'; 1024];
 const CONNECTIONS: u32 = 16;
-/// Of clients that wait before they ask again.
+/// The number of connections if clients wait before they ask again.
 const WAITING_CONNECTIONS: u32 = 40;
 /// For wrk: milliseconds before each request of a connection.
 const WAIT: &str = "function delay() return 1 end\n";

@@ -52,8 +52,8 @@ impl Python {
         Err(skipped(name, format!("Python's {library} is not installed (Debian: apt-get install {package})")))
     }
 
-    /// One sample of a script that is the server with `serve`, and the client with `load PORT SECONDS`, which must keep the
-    /// rule.
+    /// Takes one sample of a script. With `serve` the script is the server, with `load PORT SECONDS` the client, which
+    /// must keep the rule.
     ///
     /// # Errors
     /// Either end fails or hangs.

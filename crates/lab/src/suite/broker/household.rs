@@ -83,9 +83,9 @@ fn listens(socket: &Path) -> bool {
 /// Whose programs talk to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// Two users', which meet through the daemon.
+    /// The ends belong to two users, and meet through the daemon.
     TwoUsers,
-    /// One user's, which find each other.
+    /// The ends belong to one user, and find each other.
     OneUser,
 }
 

@@ -146,7 +146,7 @@ impl Experiment for Many {
 /// Connect, one exchange, close, of a client whose server is another user's and never under Underpass.
 #[derive(Debug)]
 struct Alone {
-    /// It looks for its other end in spite of that.
+    /// The client looks for its other end at once, though there is none to find.
     at_once: bool,
     house: House,
 }
@@ -164,7 +164,7 @@ impl Experiment for Alone {
         let plan = plan.note(
             "the server runs without Underpass, as another user; the baseline is the same where there is no daemon",
         );
-        // That is no usual setting.
+        // No target for `at_once`, which is not the usual setting.
         vec![if self.at_once { plan } else { plan.target(Target::ShareOfBaseline(0.99)) }]
     }
 

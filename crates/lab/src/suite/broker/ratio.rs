@@ -1,4 +1,4 @@
-//! The speed of connections between two users against that of one user's, by turns.
+//! The speed of connections between two users against the speed of connections of one user, measured by turns.
 
 use std::fs;
 use std::path::PathBuf;

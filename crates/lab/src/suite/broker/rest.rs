@@ -24,7 +24,7 @@ pub fn add(lab: &Lab, house: &House, chosen: &mut Chosen) {
     chosen.add("broker", Brokered { idle: Idle::of(lab), house: house.clone() });
 }
 
-/// A daemon that nobody asks.
+/// A daemon without clients.
 #[derive(Debug)]
 struct Daemon {
     means: Means,
@@ -46,7 +46,7 @@ impl Experiment for Daemon {
         let daemon = self.means.daemon(&folder.path().join("broker.sock"))?;
         let pids = family(daemon.pid())?;
         let total = |what: fn(u32) -> Result<u64>| pids.iter().map(|pid| what(*pid)).sum::<Result<u64>>();
-        // Who has looked whether it listens is forgotten by then.
+        // After this, the daemon has forgotten the client that looked whether it listens.
         sleep(Duration::from_secs(3));
         let before = total(processor_ns)?;
         let rest = Duration::from_secs(if lab.quick { 1 } else { 3 });

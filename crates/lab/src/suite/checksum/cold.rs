@@ -29,7 +29,7 @@ pub struct Cold {
 }
 
 impl Cold {
-    /// Of so many octets, which are random.
+    /// Memory of so many octets, which are random.
     pub fn new(octets: usize) -> Cold {
         let geometry = Geometry { frames: octets as u32 / FRAME, frame_size: FRAME, headroom: HEADERS };
         let (arena, mut frames) = Arena::new(geometry);
@@ -109,8 +109,9 @@ impl Cold {
     }
 }
 
-/// Compares sums of octets that were made for this with the reference, `random` packets of them of any place and length: how many.
-/// Some are for a GPU that is said to be late, so that the processor has to take over and nothing may be lost.
+/// Compares sums of made-up packets with the reference; `random` of the packets have a random place and length. Returns
+/// how many were compared. For some packets the GPU counts as late, so that the processor has to take over, and none
+/// may be lost.
 ///
 /// # Errors
 /// They differ, or the GPU fails otherwise.
@@ -122,7 +123,7 @@ pub fn compare(gpu: &Rc<Gpu>, random: usize) -> Result<u64> {
     compare_at(gpu, &special.chain(ends).chain(anywhere).collect::<Vec<_>>())
 }
 
-/// Of a packet that is compared, with what is before it.
+/// The longest packet that is compared, with the octets in front of it.
 const LONGEST: usize = 65_600;
 
 fn compare_at(gpu: &Rc<Gpu>, places: &[(usize, usize)]) -> Result<u64> {

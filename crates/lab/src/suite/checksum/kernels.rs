@@ -86,7 +86,7 @@ impl Task {
     }
 }
 
-/// Who computes it.
+/// The code that computes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contestant {
     /// The variant that is picked where nothing is said.
@@ -97,12 +97,12 @@ pub enum Contestant {
     InternetChecksum,
     /// The crate etherparse.
     Etherparse,
-    /// Nobody: the octets are copied.
+    /// No sum: the octets are only copied.
     Copy,
 }
 
 impl Contestant {
-    /// Whoever can do this here.
+    /// The contestants that can do this task on this machine.
     pub fn of(task: Task) -> Vec<Contestant> {
         let variants = Variant::available().map(Contestant::Variant);
         let others: &[Contestant] = match task {

@@ -82,7 +82,8 @@ impl Experiment for Rate {
     }
 }
 
-/// From how many packets on the GPU is sooner done than the processor, and from how many on it takes less of its time.
+/// From how many packets on the GPU is done sooner than the processor, and from how many on a batch for the GPU takes
+/// less of the processor's time.
 #[derive(Debug)]
 pub struct BreakEven {
     pub offload: Offload,
@@ -121,7 +122,7 @@ impl Alone {
         Ok(((self.0[0][which] - each).max(0.0) / (packet - each)).ceil().max(1.0))
     }
 
-    /// Of the processor's time for a batch, what each packet takes.
+    /// The processor's time for each packet of a batch.
     fn each(&self) -> f64 {
         let (Some(at), [_, first]) = (BATCHES.iter().position(|it| *it == BATCH), self.0[0]) else { return 0.0 };
         (self.0[at][1] - first).max(0.0) / (BATCH - 1) as f64

@@ -24,11 +24,11 @@ pub struct Packets {
 }
 
 impl Packets {
-    /// Those of which `size` octets are summed.
+    /// Packets of which `size` octets are summed.
     pub fn of(size: usize) -> Packets {
         let mut frame = HEADER.to_vec();
         frame.resize(HEADER.len() + BEGINNING, 0);
-        // Of no period that a sum could miss.
+        // The octets have no period that would hide errors from a sum.
         let octets = (0u64..).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8);
         frame.extend(octets.take(size.saturating_sub(BEGINNING)));
         let rest = Sum::of(&frame[HEADER.len()..]);

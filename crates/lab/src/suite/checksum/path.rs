@@ -44,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long it sleeps at most.
 const SLEEP: Duration = Duration::from_millis(10);
 
-/// By what packets are sent and received.
+/// The kind of socket by which packets are sent and received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Socket {
     /// A packet socket: the paper's.
@@ -101,9 +101,9 @@ pub struct Load {
     /// How long packets are sent, and how many at least.
     pub seconds: f64,
     pub packets: u64,
-    /// Such octets in a second; as many as go if not said.
+    /// Octets that are sent in a second; without a rate, as many as go.
     pub rate: Option<f64>,
-    /// Whether it is told what each stage takes, which takes time itself.
+    /// Whether the time of each stage is measured, which takes time itself.
     pub stages: bool,
     /// Whether something else computes on the receiver's processor.
     pub beside: bool,
@@ -118,7 +118,7 @@ pub enum Stage {
     Sum,
     /// The GPU's driver, and its answers.
     Gpu,
-    /// All else: who has sent what, buffers, sleeping.
+    /// All else: addresses, buffers, sleeping.
     Rest,
 }
 
@@ -126,7 +126,7 @@ impl Stage {
     /// How many there are.
     const COUNT: usize = 4;
 
-    /// Those of a way.
+    /// The stages of a way.
     pub fn of(way: Way) -> &'static [Stage] {
         if way.is_gpu() {
             &[Stage::Receive, Stage::Sum, Stage::Gpu, Stage::Rest]
@@ -153,9 +153,9 @@ impl Stage {
 /// What a run came to.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// Of what is summed, from the first packet to the last verdict.
+    /// Octets that are summed in a second, from the first packet to the last verdict.
     pub octets_per_second: f64,
-    /// Of the receiver's processor, in per cent, as the kernel counts.
+    /// How much of the time the receiver's processor is idle, in per cent, as the kernel counts.
     pub idle: f64,
     /// Nanoseconds of the receiver's processor for a packet, by stage.
     pub stages: [f64; Stage::COUNT],
@@ -200,7 +200,7 @@ impl Path {
             Progress { received: AtomicU64::new(0), all: AtomicU64::new(NOT_KNOWN), failed: AtomicBool::new(false) };
         let ([here, there], (up, is_up)) = (&self.cable.ends, channel());
         let Pair { first, second } = self.processors;
-        // Whoever fails, or panics, ends the other.
+        // A thread that fails, or panics, ends the other thread.
         let give_up = || progress.failed.store(true, Release);
         thread::scope(|scope| {
             let receive = || {
@@ -405,7 +405,7 @@ fn receive(load: Load, gpu: OpenGpu, processor: usize, up: Sender<()>, progress:
 struct Verdicts {
     way: Way,
     size: usize,
-    /// Of the next packet.
+    /// The number of the next packet.
     number: u64,
     /// Octets of it so far, and their sum.
     at: usize,

@@ -18,7 +18,7 @@ use crate::unit::{self, Unit};
 const PACKETS: u64 = 10_000;
 /// The load at which processors are idle, of what the scalar way carries at most.
 const LOAD: f64 = 0.7;
-/// What a way must carry of it, for its idle share to be that of this load.
+/// The share of the load that a way must carry for its idle share to count.
 const CARRIED: f64 = 0.97;
 /// How often a run is repeated of which a stage came out shorter than nothing.
 const REPEATS: u32 = 3;
@@ -47,7 +47,7 @@ impl Receive {
         self.path.run(load).with_context(|| format!("{}, {}", self.name(), load.way.name()))
     }
 
-    /// Each way once; who begins changes from sample to sample, as `turn` says.
+    /// Each way once; the way that begins changes from sample to sample, as `turn` says.
     fn by_turns(&self, turn: usize, mut run: impl FnMut(Way) -> Result<Run>) -> Result<Vec<Run>> {
         let count = self.ways.len();
         let mut runs = vec![None; count];
@@ -58,12 +58,12 @@ impl Receive {
     }
 }
 
-/// As fast as packets go.
+/// Measures how fast packets go at most.
 #[derive(Debug)]
 pub struct Throughput {
     pub receive: Receive,
     pub turn: usize,
-    /// Without sums, of the last sample.
+    /// The figure without sums in the last sample.
     pub skip: Option<f64>,
 }
 
@@ -96,14 +96,14 @@ impl Experiment for Throughput {
     }
 }
 
-/// At a load that the scalar way carries with ease, for all ways the same.
+/// Measures how idle the processor is at a load that the scalar way carries with ease, the same for all ways.
 #[derive(Debug)]
 pub struct Idle {
     pub receive: Receive,
     pub turn: usize,
     /// Octets in a second.
     pub rate: f64,
-    /// Of the scalar way, in the last sample.
+    /// The scalar way's figure in the last sample.
     pub scalar: Option<f64>,
 }
 

@@ -16,7 +16,7 @@ use underpass_link::arena::{Arena, Buffer};
 /// How sums are got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Not at all.
+    /// No sums are computed.
     Skip,
     /// By the processor, a word at a time.
     Scalar,
@@ -31,9 +31,9 @@ pub enum Way {
 impl Way {
     /// All, as tables have them.
     pub const ALL: [Way; 5] = [Way::Skip, Way::Scalar, Way::Simd, Way::GpuStaged, Way::GpuUmem];
-    /// Those of every host; the first is judged by the second.
+    /// The ways of every host; the first is judged by the second.
     pub const PROCESSOR: [Way; 3] = [Way::Simd, Way::Skip, Way::Scalar];
-    /// Those of a host with a GPU; the first is judged by the scalar one.
+    /// The ways of a host with a GPU; the first is judged by the scalar way.
     pub const GPU: [Way; 2] = [Way::GpuUmem, Way::GpuStaged];
 
     /// As tables and curves have it.
@@ -65,7 +65,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// For buffers of `arena`; the GPU is that of this thread.
+    /// Sums for buffers of `arena`; the GPU is this thread's.
     ///
     /// # Errors
     /// There is no GPU for a way that needs one, or it does not take the memory.
@@ -84,11 +84,11 @@ impl Sums {
         Ok(Sums { engine, arena, waiting: VecDeque::new(), submitted: 0, told: 0, verdicts })
     }
 
-    /// Asks for the sum of a buffer's octets from `from` on, with that of what goes `before`; gives the buffer back if there is
-    /// no place for it now.
+    /// Asks for the sum of a buffer's octets from `from` on, added to `before`, the sum of what precedes them; gives
+    /// the buffer back if there is no place for it now.
     ///
     /// # Errors
-    /// It can never be taken.
+    /// The buffer can never be taken.
     pub fn submit(&mut self, buffer: Buffer, from: usize, before: Sum, now: Instant) -> Result<Option<Buffer>> {
         let octets = &self.arena.octets(&buffer)[from..];
         match self.engine.submit(Packet { octets, before, tag: self.submitted }, now) {

@@ -53,7 +53,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Where the link over UDP sockets is bound there, and at the other end; the addresses are the rig's.
+    /// The addresses of the link over UDP sockets, at this end and at the other; they are the rig's.
     fn addresses(self) -> [SocketAddr; 2] {
         let addresses = [1, 2].map(|number| SocketAddr::from(([10, 9, 0, number], 7000)));
         match self {
@@ -80,8 +80,8 @@ pub const ADAPTIVE: Completion = Completion::Adaptive { low: GEOMETRY.frames / 8
 /// How a message lies in buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// In frames that are as full as they can be, the header in front of the first octets: as short a chain as there is, as a
-    /// program that is compared with UDP, whose message is one piece, would write it.
+    /// In frames that are as full as they can be, with the header in front of the first octets. That is the shortest
+    /// chain, and what a program would write that is compared with UDP, where a message is one piece.
     Frames,
     /// As in the paper: in clusters, behind a header in a buffer by itself; with the header in one if it fits a cluster.
     Clusters,
@@ -135,7 +135,7 @@ impl End {
                 let front = Template::new(Header { source, destination, class: 0 });
                 Ok(End { arena, link: Box::new(link), free, layout: Layout::Frames, front })
             }
-            // In no more pieces than the kernel takes, and in fewer by no copy.
+            // No message has more pieces than the kernel takes, and none has to be copied into fewer.
             Way::Xdp(completion) => {
                 let End { arena, link, free, .. } = End::xdp(completion)?;
                 Ok(End { arena, link, free, layout: Layout::Frames, front: None })

@@ -6,8 +6,8 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Octets of a word.
 pub const WORD: usize = 8;
 
-/// Destination and source (anybody), LLC of ISO network protocols behind the EtherType of jumbo frames, which fits any length, and
-/// CLNP's inactive subset.
+/// The destination (all stations) and a made-up source, LLC of ISO network protocols behind the EtherType of jumbo
+/// frames, which fits any length, and CLNP's inactive subset.
 pub const HEADER: [u8; 18] = {
     let mut header = [0xff; 18];
     header[6] = 0x02;

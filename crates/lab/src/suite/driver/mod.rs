@@ -101,7 +101,7 @@ pub mod curve {
     pub const SOCKETS: &str = "UDP link against plain UDP, GSO and GRO";
     /// Processor time of the sender.
     pub const SENDER: &str = "sender";
-    /// Of the receiver.
+    /// Processor time of the receiver.
     pub const RECEIVER: &str = "receiver";
     /// The packet socket.
     pub const PACKET: &str = "AF_PACKET";
@@ -134,7 +134,7 @@ fn rate(group: &str, what: &str, size: u64) -> Plan {
 /// What the fixed ways came to. The best is the one with the best median so far: the best of one sample is also the luckiest.
 #[derive(Debug, Default)]
 struct Fixed {
-    /// By way, then by sample.
+    /// The rates by way, then by sample.
     rates: Vec<Vec<f64>>,
 }
 
@@ -299,7 +299,7 @@ impl Experiment for Algorithms {
 #[derive(Debug)]
 struct Gain {
     stage: Rc<Stage>,
-    /// Of the last sample, which both share.
+    /// The event-driven rate of the last sample, measured by turns with the adaptive one.
     event_driven: Option<f64>,
 }
 

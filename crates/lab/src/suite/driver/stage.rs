@@ -109,9 +109,9 @@ impl Stage {
         self.by_turns(lab, ways.len(), size, || End::bounce(ADAPTIVE), turn)
     }
 
-    /// By turns over one link, each way for half of a sample's time in all. `turn` tells the link in which way it goes on, and says
-    /// whether this is with dummies. So whatever disturbs the machine disturbs all ways alike. Sums count, so that what a way
-    /// needs to find its pace is in.
+    /// Sends by turns over one link, each way for half of a sample's time in all. `turn` sets the link's way for the
+    /// next turn, and returns whether that way sends dummies. By taking turns, a disturbance of the machine meets all
+    /// ways alike. The sums of all turns count, so that the time that a way needs to find its pace is in.
     fn by_turns<L: Link>(
         &self,
         lab: &Lab,
@@ -168,8 +168,8 @@ impl Stage {
         Counts { sent: sum.messages, sender_ns: sum.ns, delivered, ns, receiver_ns }.run()
     }
 
-    /// One message of `size` octets in each `gap` over AF_XDP, or as many as go where there is none, to a receiver that waits in
-    /// this way.
+    /// Sends one message of `size` octets in each `gap` over AF_XDP, or as many as go without a gap, to a receiver that
+    /// waits in this way.
     pub fn wait(&self, lab: &Lab, waiting: Waiting, gap: Option<Duration>, size: u64) -> Result<Waited> {
         let (way, size, seconds) = (Way::ADAPTIVE, size as usize, lab.clock() / 2.0);
         let received = self.both(lab, Receiving { way, size, waiting }, |is_up, progress| match gap {
@@ -220,8 +220,8 @@ impl Stage {
     }
 }
 
-/// Which way's turn it is: each has one in every round, and follows another than in the round before, which may leave it more or
-/// less in the processor's cache.
+/// Which way's turn it is. Each way has one turn in every round, and follows another way than in the round before,
+/// since different ways leave it more or less of the processor's cache.
 fn way_of(turn: usize, ways: usize) -> usize {
     let coprime = |step: &usize| (2..=*step).all(|it| !step.is_multiple_of(it) || !ways.is_multiple_of(it));
     let steps: Vec<usize> = (1..ways.max(2)).filter(coprime).collect();

@@ -1,4 +1,5 @@
-//! Messages from one end of the cable to the other, as frames: who sends them, and who receives them and looks at each.
+//! Messages from one end of the cable to the other, as frames: the thread that sends them, and the thread that receives
+//! and checks them.
 
 use std::collections::VecDeque;
 use std::hint::spin_loop;
@@ -53,11 +54,11 @@ impl Sent {
 /// How a receiver waits for the next message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// As experience has it.
+    /// By polling or sleeping, as earlier waits suggest.
     Adaptive,
-    /// It polls.
+    /// By polling alone.
     Polling,
-    /// It sleeps.
+    /// By sleeping alone.
     Asleep,
 }
 
@@ -134,7 +135,7 @@ pub fn send<L: Link + ?Sized>(
     is_up.recv().map_err(|_| anyhow!("the receiver is gone"))?;
     let &Sending { size, seconds, turns, window } = sending;
     let (pieces, mut out, mut sent) = (end.layout.pieces(size), VecDeque::new(), 0);
-    // So much at a time that there is as much again to be written meanwhile.
+    // A batch takes at most half of the buffers, so that the next batch can be written while it is sent.
     let batch = BATCH.min(BATCH_OCTETS / size).min(end.free.len() / 2 / pieces);
     let mut all = Vec::with_capacity(turns);
     for number in 0..turns {
@@ -189,7 +190,7 @@ pub fn send_one_by_one(
         end.link.transmit(&mut out);
         while begin.elapsed() < gap || progress.delivered.load(Acquire) < sent {
             ensure!(begin.elapsed() < PATIENCE, "a message was lost, though there was room for it");
-            // Who sleeps wakes up late.
+            // A thread that sleeps wakes up late.
             if gap - LONG_GAP.min(gap) > begin.elapsed() { thread::sleep(gap - LONG_GAP) } else { spin_loop() }
         }
     }

@@ -46,7 +46,7 @@ fn give(to: &mut Sender<Indication>, indication: Indication) -> bool {
     to.push(indication).is_ok()
 }
 
-/// From the one thread's push to the other's pop: half of there and back.
+/// The time from one thread's push to the other's pop: half of a round trip.
 #[derive(Debug)]
 pub struct Hop {
     pub pair: Option<Pair>,

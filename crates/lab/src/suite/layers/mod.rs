@@ -23,7 +23,7 @@ pub use work::Work;
 
 const SIZES: [u64; 6] = [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20];
 const QUICK_SIZES: [u64; 3] = [1 << 10, 1 << 16, 1 << 20];
-/// From this size on the layers themselves are to cost next to nothing.
+/// From this size of a message on, the layers themselves should cost next to nothing.
 const LARGE: u64 = 1 << 16;
 /// Transport layers of the highest tower.
 pub const HIGHEST: u32 = 3;
@@ -95,7 +95,7 @@ impl Throughput {
         Throughput { tower, beside }
     }
 
-    /// Whether it is told how many processors were used, too.
+    /// Whether the number of processors that were used is measured, too.
     fn tells_use(&self) -> bool {
         self.tower.size == LARGE
     }

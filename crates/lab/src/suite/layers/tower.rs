@@ -37,10 +37,10 @@ const QUEUE: usize = 256;
 /// How long a measurement that does not get on is given.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Who runs the layers.
+/// How the layers are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduler {
-    /// One thread, run to completion.
+    /// One thread runs all layers, each message to its end.
     InLine,
     /// A thread for the link and for each layer.
     Threads,
@@ -68,14 +68,14 @@ impl Display for Scheduler {
     }
 }
 
-/// So many transport layers over a link that is a cable from its output to its input.
+/// Transport layers over a link that is a cable from its output to its input.
 #[derive(Clone, Copy, Debug)]
 pub struct Tower {
-    /// 0 for the link alone.
+    /// How many layers; 0 for the link alone.
     pub layers: u32,
     /// Octets of a message.
     pub size: u64,
-    /// In each layer.
+    /// The work that each layer does.
     pub work: Work,
     pub scheduler: Scheduler,
 }

@@ -8,7 +8,7 @@ use underpass_engine::layer::{Layer, Outbox};
 use underpass_engine::service::{Cep, Indication, Peer, Request, Time};
 use underpass_link::arena::{Arena, Buffer};
 
-/// What the receiving end has seen, for whoever measures.
+/// What the receiving end has seen, for the measuring thread.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Octets since the first message.
@@ -24,7 +24,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// From the first message to the last; `None` if that is no time, as where they came together.
+    /// The time from the first message to the last; `None` if there was none between them.
     pub fn duration(&self) -> Option<Duration> {
         let (began, ended) = (self.began.load(Relaxed), self.ended.load(Relaxed));
         (began > 0 && ended > began).then(|| Duration::from_nanos(ended - began))
@@ -67,7 +67,7 @@ pub struct User {
 const NUMBER: usize = 8;
 
 impl User {
-    /// One that sends messages of `parts` times `part` octets to `peer`, which is itself, in the buffers `free`.
+    /// A user that sends messages of `parts` times `part` octets to `peer`, which is itself, in the buffers `free`.
     pub fn new(arena: &Arena, free: Vec<Buffer>, transport: bool, peer: Peer, part: usize, parts: u64) -> User {
         User {
             arena: arena.clone(),
@@ -136,7 +136,7 @@ impl User {
 
 impl Layer for User {
     fn request(&mut self, _: Request, _: Time, _: &mut Outbox) {
-        // There is nobody above.
+        // No layer is above this one.
     }
 
     fn indication(&mut self, indication: Indication, now: Time, out: &mut Outbox) {

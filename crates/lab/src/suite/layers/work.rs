@@ -14,13 +14,13 @@ use underpass_link::arena::{Arena, Buffer};
 pub enum Work {
     /// User data stays where it is.
     None,
-    /// It is copied, as fast as that goes.
+    /// User data is copied in the fastest way.
     Memcpy,
-    /// It is copied, octet by octet.
+    /// User data is copied octet by octet.
     Octets,
-    /// Fletcher's sums over it, without vector instructions.
+    /// Fletcher's sums over user data, without vector instructions.
     Scalar,
-    /// The same, in the fastest way that the processor has.
+    /// Fletcher's sums over user data, in the fastest way that the processor has.
     Simd,
 }
 
@@ -51,7 +51,7 @@ pub struct Worked {
 }
 
 impl Worked {
-    /// One over buffers of this arena.
+    /// Work on buffers of this arena.
     pub fn new(work: Work, arena: &Arena) -> Worked {
         Worked { work, arena: arena.clone(), area: vec![0; arena.geometry().frame_size as usize] }
     }

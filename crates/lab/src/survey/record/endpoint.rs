@@ -39,7 +39,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Its name, with a word where it only stands for what it is said to be.
+    /// The endpoint's name, marked if the endpoint is emulated.
     pub fn label(&self) -> String {
         format!("{}{}", self.name, if self.emulated { " (emulated)" } else { "" })
     }

@@ -123,9 +123,9 @@ pub enum ReadError {
 /// What is read first, to tell the version of the format.
 #[derive(Deserialize)]
 pub(crate) struct Version {
-    /// Of what it is.
+    /// What the file is a record of.
     pub format: String,
-    /// In which version.
+    /// The version of the format.
     pub schema: u32,
 }
 

@@ -31,7 +31,7 @@ pub const FORMAT: &str = "underpass-survey";
 /// One survey.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SurveyRecord {
-    /// Of what it is.
+    /// What was surveyed, and how.
     #[serde(flatten)]
     pub head: Head,
     /// Whether all samples of the plan were taken or are named in `skipped`.
@@ -44,7 +44,7 @@ pub struct SurveyRecord {
     pub observations: Vec<Observation>,
 }
 
-/// What a survey is of. Samples of two that differ in it, but for the date, are never mixed.
+/// What was surveyed, and how. Samples of two surveys whose heads differ in more than the date are never mixed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Head {
     /// [`FORMAT`].
@@ -66,7 +66,7 @@ pub struct Head {
 }
 
 impl SurveyRecord {
-    /// Whether an endpoint of this series only stands for what it is said to be.
+    /// Whether an endpoint of this series is emulated.
     pub fn emulates(&self, key: &Key) -> bool {
         let names = [Some(&key.sender), Some(&key.receiver), key.via.as_ref()];
         let takes_part = |endpoint: &&Endpoint| names.contains(&Some(&endpoint.name));

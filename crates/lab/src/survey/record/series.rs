@@ -77,7 +77,7 @@ pub struct Sample {
     pub at: String,
     /// The figure.
     pub value: f64,
-    /// Of latency by sockperf: how the single exchanges were distributed, in ns.
+    /// For latency by sockperf: how the single exchanges were distributed, in ns.
     pub percentiles: Option<Percentiles>,
     /// Seconds that it ran.
     pub seconds: f64,

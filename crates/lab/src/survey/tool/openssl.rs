@@ -19,7 +19,7 @@ pub struct Certificate {
     certificate: PathBuf,
 }
 
-/// Where they are to be in a folder, and arguments that make them.
+/// The places of key and certificate in a folder; adds the arguments that make them to `command`.
 pub fn certificate(command: &mut Command, folder: &Path) -> Certificate {
     let it = Certificate { key: folder.join("key.pem"), certificate: folder.join("certificate.pem") };
     command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]);

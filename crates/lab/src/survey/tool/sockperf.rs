@@ -14,7 +14,7 @@ pub const LEAST: u64 = 14;
 pub struct Figures {
     /// Half the mean time there and back, in ns.
     pub latency: f64,
-    /// Of half the time there and back, in ns.
+    /// Percentiles of half the round-trip time, in ns.
     pub percentiles: Percentiles,
     /// Messages there and back in all, also before and after what the latency is of: the processor time is of all.
     pub exchanges: u64,

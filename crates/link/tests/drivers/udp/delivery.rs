@@ -1,4 +1,4 @@
-//! What is sent comes, as it was: with both versions of IP, in segments and each by itself.
+//! Packets arrive as they were sent: with both versions of IP, in segments and each by itself.
 
 use super::super::support::{End, PATIENCE, datagram, returns_all, wait};
 use super::{FOUR, GEOMETRY, SIX, dual_cable, ends, header, local_ends};
@@ -114,7 +114,7 @@ fn the_traffic_class_comes_with_each_packet() {
     }
 }
 
-/// With other descriptors beside it; and an error that nobody takes keeps nobody awake.
+/// The thread waits for other descriptors too; and an error that is not taken keeps no thread awake.
 #[test]
 fn a_thread_sleeps_on_it_and_is_woken_by_packets_alone() {
     let [mut from, mut to] = local_ends(Ipv4Addr::LOCALHOST.into(), GEOMETRY, &Config::default());
@@ -134,7 +134,7 @@ fn a_thread_sleeps_on_it_and_is_woken_by_packets_alone() {
     assert_eq!(asleep(&mut to, PATIENCE), 1);
     assert!(Wait::polling(Duration::ZERO).wait(&mut to.link, PATIENCE).unwrap());
     assert_eq!(to.expect(), datagram(there, 1, 100));
-    // Nobody is there any more, which the kernel says by an error.
+    // The peer is gone, which the kernel reports by an error.
     let gone = to.link.local();
     drop(to);
     from.send_all(&[datagram(there, 2, 100)]);
@@ -148,14 +148,14 @@ fn a_thread_sleeps_on_it_and_is_woken_by_packets_alone() {
         other => panic!("{other:?}"),
     }
     assert!(from.link.check().is_ok(), "it is told once");
-    // What follows is sent all the same, and heard by whoever comes.
+    // The packets after that are sent all the same, for a receiver that may come.
     from.send_all(&[datagram(there, 3, 100), datagram(there, 4, 100)]);
     wait("the error", || from.link.check().err());
     assert_eq!((from.link.counters().unsent, from.left()), (0, 0));
     returns_all(from, GEOMETRY);
 }
 
-/// Whoever does not read loses packets, as over any network, and hears how many.
+/// A receiver that does not read loses packets, as over any network, and is told how many.
 #[test]
 fn what_there_is_no_room_for_is_lost_and_counted() {
     let Some(cable) = dual_cable(1500) else { return };

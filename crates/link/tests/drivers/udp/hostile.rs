@@ -1,4 +1,5 @@
-//! What anybody may send to a socket: no packet comes of what is none, and every other is as it was sent.
+//! Datagrams that any host may send to a socket: those that are no packets are dropped, and all others arrive as they
+//! were sent.
 
 use super::super::support::{End, datagram, inside, wait};
 use super::{FOUR, GEOMETRY, address, dual_cable, ends, header, local_ends};
@@ -11,7 +12,7 @@ use underpass_link::filter::Filter;
 use underpass_link::ip::Header;
 use underpass_link::udp::{Config, Udp};
 
-/// What a socket sends as segments of so many octets.
+/// Sends `octets` as segments of `segment` octets.
 fn send_segments(socket: &UdpSocket, to: SocketAddr, octets: &[u8], segment: usize) -> io::Result<()> {
     use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg_addr};
     set_segment(socket, segment)?;
@@ -34,7 +35,7 @@ fn set_segment(socket: &UdpSocket, segment: usize) -> io::Result<()> {
     }
 }
 
-/// Data of the next packet, and who sent it.
+/// Sender and data of the next packet.
 fn data(end: &mut End<Udp>) -> (SocketAddr, Vec<u8>) {
     let packet = end.expect();
     let (header, data) = Header::parse(&packet).expect("a link gives what its own parser takes");
@@ -42,7 +43,7 @@ fn data(end: &mut End<Udp>) -> (SocketAddr, Vec<u8>) {
     (header.source, data.to_vec())
 }
 
-/// Whatever sizes segments have, and however they change from message to message.
+/// Segments may have any size, which may change from message to message.
 #[test]
 fn segments_of_any_size_come_each_by_itself() {
     let geometry = Geometry { frames: 512, frame_size: 2048, headroom: 128 };

@@ -8,7 +8,7 @@ use underpass_link::error::Fault;
 use underpass_link::rig::{INTERFACE, Namespace, RigError};
 use underpass_link::udp::{Config, Udp};
 
-/// What came back since it was refused.
+/// How many buffers came back because their packet was refused.
 fn refused(end: &mut End<Udp>) -> usize {
     end.reclaim();
     let count = end.free.iter().filter(|it| it.is_refused()).count();

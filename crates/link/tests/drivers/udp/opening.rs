@@ -1,4 +1,4 @@
-//! What keeps a link from an address, and closing it and opening it again.
+//! Addresses that a link cannot be bound to, and closing a link and opening it again.
 
 use super::super::support::{End, datagram, inside, wait};
 use super::{FOUR, GEOMETRY, address, dual_cable, ends, header};
@@ -78,7 +78,7 @@ fn a_link_whose_address_is_gone_says_so() {
     assert_eq!(to.expect(), datagram(there, 3, 100));
 }
 
-/// An interface that is down has no way to anybody: what is sent is lost, and told, and goes again when it is up.
+/// An interface that is down leads to no peer: packets are lost, which is reported, until the interface is up again.
 #[test]
 fn an_interface_that_is_down_keeps_nothing() {
     let Some(cable) = dual_cable(1500) else { return };

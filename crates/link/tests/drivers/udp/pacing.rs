@@ -1,4 +1,4 @@
-//! Packets to a peer leave at its pace, whoever keeps the time, and hold up no other peer's.
+//! Packets to a peer leave at its pace, whether the kernel or the driver keeps the time, and hold up no other peer's.
 
 use super::super::support::{End, datagram, wait};
 use super::{FOUR, GEOMETRY, dual_cable, ends, header, local_ends};
@@ -63,7 +63,7 @@ fn packets_leave_at_the_peers_pace_and_hold_up_no_others() {
         assert!(to.expect() == *packet, "in order");
     }
     assert_eq!(from.link.readiness().unwrap().look, None);
-    // What waits when the link is closed comes back.
+    // Packets that wait when the link is closed come back.
     from.link.pace(there.destination, NonZeroU64::new(1)).unwrap();
     from.send_all(&mixed[..20]);
     let free = from.free.len();
@@ -82,12 +82,12 @@ fn the_kernel_keeps_the_time_where_the_interface_does() {
     let there = header(&from, &to, 0);
     assert_eq!(from.link.pace(there.destination, NonZeroU64::new(RATE)).unwrap(), Timekeeper::Kernel);
     paced(&mut from, &mut to);
-    // Ten milliseconds are the kernel's at once, with nobody looking after them.
+    // Packets for ten milliseconds are given to the kernel at once, and the link need not be looked at meanwhile.
     let packets: Vec<_> = (0..40).map(|it| datagram(there, it, 972)).collect();
     from.send_all(&packets);
     assert_eq!(from.link.readiness().unwrap().look, None);
     packets.iter().for_each(|packet| assert!(to.expect() == *packet));
-    // Its other end has no such discipline.
+    // The interface of the other end has no such queueing discipline.
     let back = header(&to, &from, 0);
     assert_eq!(to.link.pace(back.destination, NonZeroU64::new(RATE)).unwrap(), Timekeeper::Link);
     paced(&mut to, &mut from);

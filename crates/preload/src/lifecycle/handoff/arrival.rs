@@ -35,9 +35,9 @@ pub fn unpack() {
     }
 }
 
-/// Takes over what was handed to this image, before the program begins: its first call on a connection may be one that only
-/// asks, such as poll; it may hand it on unused, so that those that come must share one end; and stdin, stdout and stderr
-/// it may use without a call to this library.
+/// Takes over what was handed to this image, before the program begins: its first call on a connection may be a poll,
+/// which only asks. It may hand the connection on unused, and then the processes that get it must share one end. And it
+/// may use stdin, stdout and stderr without a call to this library.
 pub fn claim() {
     let brought = BROUGHT.swap(core::ptr::null_mut(), AcqRel);
     if brought.is_null() {
@@ -61,7 +61,7 @@ fn claim_parcel(arrived: &Arrived) {
     let listed = arrived.listed.items().iter().zip(0..);
     let by_cookie = ByCookie::of(arrived.listed.items().len(), listed.map(|(it, at)| (it.cookie, at)));
     for (at, listed) in arrived.listed.items().iter().enumerate() {
-        // Not what the number is by now, should the parcel be another image's.
+        // The number may be something else by now, if the parcel was another image's.
         if kernel::cookie(listed.fd) != Ok(listed.cookie) {
             continue;
         }
@@ -86,14 +86,14 @@ fn claim_parcel(arrived: &Arrived) {
     }
 }
 
-/// Set in the index of an end that this image has come for too late: what was in its channel is gone. It comes behind any other end of
-/// the same socket.
+/// Set in the index of an end for which this image has come too late: the bytes in its channel are gone. Such an end is
+/// sorted behind any other end of the same socket.
 const LOST: u32 = 1 << 31;
 
 /// The family's table has the ends of those descriptors that are connections of it.
 fn claim_from(id: i32) {
     let Ok(family) = Family::open(id, kernel::user_id()) else { return };
-    // One that was given back keeps its cookie until it is taken anew.
+    // An end that is free again keeps its cookie until it is taken anew.
     let is_had = |end: &End| end.owners.are_any() || end.owners.is_lent();
     let listed = (0..family.used()).filter_map(|index| {
         let end = family.end(index);

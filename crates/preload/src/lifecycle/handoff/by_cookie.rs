@@ -6,7 +6,7 @@ use crate::guest::memory::Reserved;
 pub struct ByCookie(Reserved<(u64, u32)>);
 
 impl ByCookie {
-    /// Of so many at most; `None` without address space.
+    /// A table of at most so many numbers; `None` without address space.
     pub fn of(most: usize, all: impl Iterator<Item = (u64, u32)>) -> Option<ByCookie> {
         let mut list = Reserved::even_confined(most)?;
         all.filter(|it| it.0 != 0).for_each(|it| {

@@ -1,4 +1,5 @@
-//! An end that was handed to this process: by the image before it, by the process that spawned it, or by one that passed the socket.
+//! An end that was handed to this process: by the image before it, by the process that spawned it, or by a process that
+//! passed the socket.
 
 use super::parcel::{Contents, bytes_of};
 use crate::connection::handle;
@@ -14,27 +15,27 @@ use underpass_segment::sync::Relaxed;
 pub struct Carried<'a> {
     /// The family of its end.
     pub family: i32,
-    /// Which member of that this process was and is, if the same process has executed this image.
+    /// The process's member number in that family, if the same process has executed this image.
     pub member: Option<u32>,
-    /// Index of its end there.
+    /// Index of its end in that family.
     pub index: u32,
-    /// How the old image's statistics have it, if this process is the same.
+    /// How the old image counts it, if the process is the same.
     pub counted: Option<u32>,
-    /// Bytes that were unread in the ring when its reader went away from that.
+    /// Bytes that were unread in the ring when its reader went away.
     pub left_behind: u64,
     /// No other descriptor of its socket can have come before it.
     pub is_first: bool,
-    /// What came along of the end itself.
+    /// The end itself, if the parcel has it.
     pub end: Option<&'a Contents>,
 }
 
 impl Carried<'_> {
-    /// One that another process has passed to this one: its end is in that one's family.
+    /// An end that another process has passed to this one: it is in the family of that process.
     pub fn lent(family: i32, index: u32) -> Carried<'static> {
         Carried { counted: Some(handle::BROUGHT), ..Carried::spawned(family, index) }
     }
 
-    /// One of the process that has spawned this one, and of its family.
+    /// An end of the family of the process that has spawned this one.
     pub fn spawned(family: i32, index: u32) -> Carried<'static> {
         Carried { family, member: None, index, counted: None, left_behind: u64::MAX, is_first: false, end: None }
     }
@@ -44,18 +45,18 @@ impl Carried<'_> {
         self.end.is_some()
     }
 
-    /// Makes `end` what came along; false when that is no end of a connection that goes on.
+    /// Fills `end` with the end that came along; false when that is not an end of a connection that goes on.
     pub fn restore(&self, end: &End) -> bool {
         let Some(contents) = self.end else { return false };
         fill(end, contents.end.iter().copied());
-        // Nobody is in a send of the kernel's any more, on this end or on another copy of it: the direction may go up again. (Where
-        // another family gives an end away, somebody there may be.)
+        // No thread is in a send of the kernel's any more, on this end or on another copy of it, so the direction may
+        // go up again. (Where another family gives an end away, a thread of that family may be in such a send.)
         end.sending.kernel_sends.store(0, Relaxed);
         end.stage() <= Stage::Joined
     }
 }
 
-/// Makes `end`, which this process has just taken for itself, what `bytes` say of one that no thread is inside of.
+/// Makes `end`, which this process has just taken for itself, a copy of the end in `bytes`, with no thread inside.
 fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
     let mine = end.owners.count();
     for (index, byte) in bytes.take(size_of::<End>()).enumerate() {
@@ -63,15 +64,16 @@ fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
         unsafe { (end as *const End as *mut u8).add(index).write(byte) };
     }
     if end.owners.replace(mine) > 1 {
-        // Whoever has it too has an end of his own for it by now.
+        // The other processes that have it have ends of their own for it by now.
         end.pin(Reason::Shared);
     }
-    // Whoever was inside is gone with the old image, or goes on with the old end: what it left half done is mended.
+    // A thread that was inside is gone with the old image, or goes on with the old end. What it left half done is
+    // mended.
     end.reading.lock.forsake_all();
     end.reading.receiver.store(0, Relaxed);
     end.reading.taking.store(0, Relaxed);
     end.sending.lock.forsake_all();
-    // Nobody else can come for it.
+    // No other image or process can come for the end.
     end.owners.end_loans();
 }
 
@@ -83,7 +85,7 @@ pub fn take_over(end: &End, id: i32, index: u32, cookie: u64) -> bool {
     let is_there = old.cookie.load(Relaxed) == cookie && !old.needs_no_channel() && old.owners.add();
     let copy = || {
         fill(end, bytes_of(old));
-        // Nobody was inside but this thread.
+        // Only this thread was inside.
         end.reading.lock.open();
         end.sending.lock.open();
     };

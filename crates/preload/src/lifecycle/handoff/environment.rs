@@ -29,11 +29,12 @@ impl Drop for Environment {
 }
 
 of_each_thread! {
-    /// What a child of this thread's vfork has packed: its execution gives nothing back in this process.
+    /// What a child of this thread's vfork has packed: this process has to release it, because the child's execution
+    /// does not.
     static CHILD_PACKED: Option<Pages> = None;
 }
 
-/// This thread is a child of vfork, and has packed this, or nothing any more.
+/// This thread is a child of vfork: notes what it has packed, or `None`.
 pub fn note_child_packed(pages: Option<Pages>) {
     CHILD_PACKED.set(pages);
 }
@@ -52,7 +53,7 @@ pub unsafe fn variables_in(envp: *const *const c_char) -> usize {
     if envp.is_null() { 0 } else { (0..).take_while(|&at| unsafe { !(*envp.add(at)).is_null() }).count() }
 }
 
-/// A text that is written into memory, with a NUL behind it: that, and how much is written.
+/// A text that is written into memory, with a NUL behind it: the memory, and how much is written.
 pub struct Text<'a>(pub &'a mut [u8], pub usize);
 
 impl Write for Text<'_> {

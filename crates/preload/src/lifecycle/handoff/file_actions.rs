@@ -1,7 +1,8 @@
-//! The file actions of a spawn (posix_spawn_file_actions_t), as glibc keeps them: what the program will have under which number,
-//! and a longer list.
+//! The file actions of a spawn (posix_spawn_file_actions_t), as glibc keeps them: which descriptors the program will
+//! have, and a list with further actions.
 //!
-//! The list is public, its entries are not. They have been the same since glibc 2.2, and are looked at before that is relied on.
+//! The list is public, its entries are not. Their layout has been the same since glibc 2.2, and is checked before it is
+//! relied on.
 
 use crate::guest::memory::Reserved;
 use core::ffi::c_int;
@@ -44,7 +45,7 @@ const SET_TERMINAL: c_int = 6;
 pub enum Action {
     /// close(2).
     Close(i32),
-    /// dup2(2). One that is duplicated onto itself is inherited from then on.
+    /// dup2(2). A descriptor that is duplicated onto itself is inherited from then on.
     Duplicate { from: i32, to: i32 },
     /// The number becomes another file's.
     Open(i32),
@@ -70,7 +71,7 @@ impl Action {
         }
     }
 
-    /// The number that it needs, or gives to something else; not one that it closes.
+    /// The numbers that the action needs, or gives to something else; not a number that it closes.
     fn numbers(self) -> [Option<i32>; 2] {
         match self {
             Action::Open(fd) => [Some(fd), None],
@@ -99,7 +100,7 @@ pub struct FileActions {
 enum Sources {
     /// There are no actions.
     Nothing,
-    /// These, sorted.
+    /// These numbers, sorted.
     Known(Reserved<i32>),
     /// This libc keeps the list in another way, or there is no memory.
     Unknown,
@@ -109,7 +110,7 @@ impl FileActions {
     /// No list.
     pub const NONE: FileActions = FileActions { list: ptr::null(), sources: Sources::Nothing };
 
-    /// Those of `list`.
+    /// The file actions of `list`.
     ///
     /// # Safety
     /// It must be null or a list that is valid as long as the value is used.
@@ -136,7 +137,7 @@ impl FileActions {
     }
 
     fn entries(&self) -> &[Entry] {
-        // SAFETY: null or a valid list, as whoever made this value vouches for.
+        // SAFETY: null or a valid list, which the maker of this value has promised.
         match unsafe { self.list.as_ref() } {
             // SAFETY: so many entries are in it.
             Some(list) if list.used > 0 => unsafe { core::slice::from_raw_parts(list.entries, list.used as usize) },
@@ -233,7 +234,7 @@ fn is_layout_known() -> bool {
     KNOWN.load(Relaxed) == YES
 }
 
-/// The same, found out by a list of known actions; `None` where none can be made.
+/// The same, found out by a list of known actions; `None` if no list can be made.
 fn has_layout() -> Option<bool> {
     let mut list = MaybeUninit::<List>::zeroed();
     let list = list.as_mut_ptr();

@@ -1,4 +1,4 @@
-//! What a new image without the library inherits is plain TCP before it begins.
+//! A new image without the library inherits connections: they become plain TCP before it begins.
 
 use super::Execution;
 use super::file_actions::FileActions;
@@ -9,8 +9,8 @@ use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Recipient;
 
-/// libc is about to spawn programs by itself that will know nothing of this library. False if they would read one of the
-/// connections with a gap.
+/// libc is about to spawn programs by itself, without this library. False if they would read one of the connections
+/// with a gap.
 pub fn leave_to_spawned() -> bool {
     if !has_any() {
         return true;
@@ -21,12 +21,12 @@ pub fn leave_to_spawned() -> bool {
     !has_gap
 }
 
-/// The new image will know nothing of this library: what it inherits is plain TCP by then.
+/// The new image will not have this library: makes the connections that it inherits plain TCP.
 pub fn hand_over_inherited(how: Execution<'_>) {
     let recipient = |connection: &Connection| {
         let is_meant = match how {
             Execution::Spawned(actions) => actions.may_give(connection.fd),
-            // Standard input and output are meant for the image, and so is what nobody else can read.
+            // Standard input and output are meant for the image, and so is a connection that no other process can read.
             _ => connection.fd <= libc::STDERR_FILENO || how.is_alone() && connection.is_last(),
         };
         if is_meant { Recipient::Alone } else { Recipient::Beside }
@@ -34,14 +34,15 @@ pub fn hand_over_inherited(how: Execution<'_>) {
     let mut leaves_to_sender = false;
     inherited(how, |it| leaves_to_sender |= it.leave_to(recipient(&it), Reason::Inherited));
     if leaves_to_sender {
-        // Behind the last ring that was left, and before any doorbell: whom that wakes gives back on all connections.
+        // After the last ring was left, and before any doorbell: the sender that a doorbell wakes gives back on all
+        // connections.
         family::with_meeting_surely(|meeting| meeting.tell_of_departure());
     }
     inherited(how, |it| {
         let recipient = recipient(&it);
         let is_plain = it.hand_over_to(recipient, Reason::Inherited, leaves_to_sender);
-        // The image is to read it, and would read what comes behind what is missing. What the image may have without a purpose others
-        // go on with.
+        // A connection that the image is to read is reset: the image would miss the unread bytes. Where the image may
+        // have inherited a connection without a purpose, other processes go on with it.
         let is_read = match how {
             Execution::Alone => it.is_made_input() || it.is_last(),
             Execution::Borrowed => it.is_made_input(),

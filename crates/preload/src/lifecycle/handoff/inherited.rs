@@ -15,7 +15,7 @@ pub fn has_any() -> bool {
     family::existing().is_some() && known().any(|it| it.end.stage() <= Stage::Joined)
 }
 
-/// The connections of all descriptors, at which this thread only looks.
+/// The connections of all descriptors. The thread only looks at them.
 fn known() -> impl Iterator<Item = Connection> {
     (0..table::highest()).filter_map(connection::known)
 }
@@ -38,7 +38,7 @@ pub fn inherited(how: Execution<'_>, mut what: impl FnMut(Connection)) {
             }
         });
     }
-    // The descriptors of a vfork's child are its own, and the table is its parent's: the socket says which end it is.
+    // A child of vfork has descriptors of its own and its parent's table, so the socket's cookie says which end it is.
     let all = known().map(|it| (it.end.cookie.load(Relaxed), it.fd as u32));
     let Some(by_cookie) = ByCookie::of(table::highest() as usize, all) else { return };
     let mut look = |fd| {

@@ -10,7 +10,7 @@ use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::{clock, kernel};
 
-/// Whoever receives the sockets that one message passes over a Unix socket.
+/// The process that receives the sockets that one message passes over a Unix socket.
 pub struct Receiver {
     unix_socket: i32,
     /// Whether it can come to the rings, once that was asked.
@@ -18,7 +18,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// That at the other end of `unix_socket`.
+    /// The process at the other end of `unix_socket`.
     pub fn of(unix_socket: i32) -> Receiver {
         Receiver { unix_socket, comes_to_rings: None }
     }
@@ -32,11 +32,12 @@ impl Receiver {
             return true;
         }
         if filter::is_confined() {
-            // To leave a note for the receiver takes more system calls.
+            // An entry in the directory for the receiver would take further system calls.
             return connection.hand_over(Reason::Passed);
         }
         match self.guess(connection) {
-            // A relative reads the ring. One that cannot would wait for what lies there, or read what comes behind.
+            // A process of the same family reads the ring. One that cannot would wait for the bytes in the ring, or
+            // read those behind them.
             Guess::Relative if !connection.has_unread() || self.comes_to_rings() => connection.pin(Reason::Passed),
             Guess::Unknown => connection.offer(Reason::Passed),
             Guess::Relative | Guess::Stranger => {
@@ -50,12 +51,12 @@ impl Receiver {
         }
         connection.end.owners.lend(clock::nanoseconds() + IMAGE_WITHIN_NS);
         let lend = |meeting: &mut Meeting| meeting.lend(connection.end, connection.index, connection.fd);
-        // Otherwise nobody will find its end.
+        // Without the entry the receiver cannot find the end.
         family::with_meeting_surely(lend) == Some(true) || connection.hand_over(Reason::Passed)
     }
 
     /// Whether all processes that have the other end of the Unix socket by now [come to rings](comes_to_rings), as far as /proc tells.
-    /// Nobody knows who will accept an end that nobody has yet.
+    /// Which process will accept an end that no process has yet is not known.
     fn comes_to_rings(&mut self) -> bool {
         if let Some(known) = self.comes_to_rings {
             return known;
@@ -70,8 +71,9 @@ impl Receiver {
         *self.comes_to_rings.insert(some && all)
     }
 
-    /// Whoever made the other end of a Unix socket receives what is sent over it. A process that is gone may have left it to its
-    /// children, and this one to whatever they have executed.
+    /// Guesses that the process that made the other end of the Unix socket receives what is sent over it. A process
+    /// that is gone may have left the socket to its children, and this process may have left it to the programs that
+    /// its children executed.
     fn guess(&self, connection: &Connection) -> Guess {
         let Some(family) = family::existing() else { return Guess::Stranger };
         let can_attach = || family::with_meeting_surely(|meeting| meeting.can_attach_again()) == Some(true);
@@ -95,13 +97,13 @@ impl Receiver {
     }
 }
 
-/// Who will receive what is passed.
+/// The process that will receive what is passed, as far as can be told.
 enum Guess {
-    /// One that has this family's ends, as far as can be told; perhaps this process itself.
+    /// A process that has this family's ends; perhaps this process itself.
     Relative,
-    /// One that has none of them yet, and may know how to come to them.
+    /// A process that has none of them yet, and may know how to get them.
     Unknown,
-    /// One without the library.
+    /// A process without the library.
     Stranger,
 }
 
@@ -109,7 +111,8 @@ fn maker_of_peer(unix_socket: i32) -> Option<i32> {
     kernel::maker_of_peer(unix_socket).ok().filter(|&pid| pid > 0)
 }
 
-/// Whether process `pid` is one of this user and this IPC namespace, with this very library at work and no seccomp filter of its own.
+/// Whether process `pid` is of this user and this IPC namespace, uses this very library, and has no seccomp filter of
+/// its own.
 fn comes_to_rings(pid: i32) -> bool {
     kernel::ipc_namespace_of(pid) == kernel::ipc_namespace()
         && kernel::maps_same_file(pid, (&raw const crate::UNDERPASS_LIBRARY).addr(), images_awaited_until())

@@ -7,8 +7,9 @@ use crate::guest::thread;
 use core::mem::ManuallyDrop;
 use underpass_segment::lock::Entered;
 
-/// Ends that go along whole, and from which other threads are kept until the new image has them: it would know nothing of
-/// what they do meanwhile. Which locks, the reader's and the sender's, this thread has taken for that.
+/// Ends that go into the parcel whole. This thread keeps other threads out of them until the new image has them,
+/// because the image would not see what those threads do meanwhile. For each end: the locks, the reader's and the
+/// sender's, that this thread has taken.
 pub struct LockedEnds(Reserved<LockedEnd>);
 
 type LockedEnd = (Connection, ManuallyDrop<Look>, [Option<Entered>; 2]);
@@ -24,11 +25,12 @@ impl LockedEnds {
         if !self.0.has_room() {
             return;
         }
-        // Nor is it to end before they are let in again.
+        // The look keeps the connection from ending before the threads are let in again.
         let Some((connection, look)) = Look::begin(connection.fd) else { return };
         let end = connection.end;
         if let Some(port) = connection.ready_port() {
-            // What this thread itself is in the middle of is counted: then only what one takes that sleeps is not.
+            // Counts what this thread itself is in the middle of; only bytes that a sleeping receive takes are not
+            // counted.
             port.pass_due_marks();
         }
         let me = thread::number();

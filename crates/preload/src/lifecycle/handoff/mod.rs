@@ -5,11 +5,12 @@
 //! the kernel path what is unread there.
 //!
 //! If it is sure, one variable in the new environment says where the connections are found. Even so, an end that nobody else has
-//! is [away](underpass_segment::switch::Port::go_away) from its ring until the image is back there: should it never be, for a cause
-//! that nobody thought of, it finds plain TCP all the same. An image that takes this one's place
-//! reads a [`parcel`]: a memfd with the ends themselves, since this process may be the last to have their table. One that begins
-//! beside this image finds them in the family's table. Either looks a connection up by the cookie of its socket, so it does not
-//! matter under which number that arrives. An image that cannot attach what it depends on ends the connection by a reset at once.
+//! is [away](underpass_segment::switch::Port::go_away) from its ring until the image is back there: should the image
+//! not come back, for a cause that nobody has thought of, it finds plain TCP all the same. An image that takes this
+//! one's place reads a [`parcel`]: a memfd with the ends themselves, since this process may be the last to have their
+//! table. An image that begins in another process finds them in the family's table. Either looks a connection up by the
+//! cookie of its socket, so the descriptor's number does not matter. An image that cannot attach what it depends on
+//! ends the connection by a reset at once.
 
 mod arrival;
 mod by_cookie;
@@ -59,9 +60,9 @@ use underpass_segment::reason::Reason;
 /// The variable's value is `parcel:DESCRIPTOR` or `family:NUMBER`.
 const BY_PARCEL: &str = "parcel:";
 const BY_FAMILY: &str = "family:";
-/// So many connections that other threads make meanwhile go along too.
+/// Room for this many connections that other threads make meanwhile.
 const NEW: usize = 64;
-/// What the name of this library's file has in it.
+/// The name of this library's file contains this.
 const LIBRARY: &str = "libunderpass";
 
 /// How a program is executed.
@@ -88,7 +89,7 @@ impl Execution<'_> {
 /// An environment for a new program image, and what is kept for that until it begins.
 pub struct Packed {
     envp: *const *const c_char,
-    // Dropped first: who takes the ends back asks for the cookies of the descriptors.
+    // Dropped first: the fields below, which take the ends back, ask for the cookies of the descriptors.
     stand_ins: Option<StandIns>,
     _away: Option<Away>,
     _gone: Option<Gone>,
@@ -98,7 +99,7 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// The environment as it is.
+    /// The program's own environment, with nothing packed.
     fn nothing(envp: *const *const c_char) -> Packed {
         Packed { envp, stand_ins: None, _away: None, _gone: None, _environment: None, _parcel: None, _locked: None }
     }
@@ -114,12 +115,12 @@ impl Packed {
     }
 }
 
-/// This process has let go of ends of which the new image does not know.
+/// This process has let go of ends that the new image does not get. Dropped, it takes them back.
 struct Gone;
 
 impl Drop for Gone {
     fn drop(&mut self) {
-        // Still here: the execution has failed.
+        // Only reached if the execution has failed.
         relinquish::take_back_all();
     }
 }
@@ -148,7 +149,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
     };
     // SAFETY: passed on to the caller.
     if !program.is_readable() || !unsafe { are_strings_readable(envp) } {
-        // The execution fails.
+        // The execution will fail.
         return Packed::nothing(envp);
     }
     epoll::tell_kernel();
@@ -188,7 +189,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
     }
 }
 
-/// The execution is about to close what the new image does not inherit.
+/// The execution is about to close the connections that the new image does not inherit.
 fn leave_behind(family: &'static Family, deadline: u64) {
     look::for_each(|index, fd| {
         let connection = Connection::at(family, index, fd);
@@ -198,7 +199,7 @@ fn leave_behind(family: &'static Family, deadline: u64) {
     });
 }
 
-/// Memory and descriptor for what a new image gets: with these nothing can fail any more.
+/// The memory and the descriptor for the parcel. With these, packing cannot fail any more.
 struct Room {
     environment: Environment,
     variables: usize,
@@ -268,10 +269,10 @@ impl Room {
     }
 }
 
-/// Puts all that the image inherits into the parcel. Its descriptor. What would be lost if the image did not come is handed over
-/// instead, unless the image `is_sure`.
+/// Puts all connections that the image inherits into the parcel, and returns the parcel's descriptor. Connections that
+/// would be lost if the image did not come are handed over instead, unless the image `is_sure`.
 fn fill_parcel(parcel: &mut Parcel, locked: &mut LockedEnds, family: &'static Family, is_sure: bool) -> i32 {
-    // Otherwise the new image has the ends as they are by then.
+    // Otherwise other processes keep the family's table, and the new image finds the ends there.
     let holds = !family.has_others(family::member());
     let member = family::member();
     inherited(Execution::Alone, |connection| {
@@ -285,7 +286,8 @@ fn fill_parcel(parcel: &mut Parcel, locked: &mut LockedEnds, family: &'static Fa
         let left_behind = connection.go_away();
         let is_joined = connection.end.stage() == Stage::Joined;
         if left_behind.is_none() && !is_sure && is_joined && connection.is_last() {
-            // An end of this very process is away until the image is there, which would be awaited here.
+            // The other end is this process's own, and away until the image is there: waiting for it here would last
+            // for ever.
             if connection.other_end().is_some_and(|it| it.end.is_away()) {
                 connection.reset();
             } else {
@@ -297,19 +299,20 @@ fn fill_parcel(parcel: &mut Parcel, locked: &mut LockedEnds, family: &'static Fa
             locked.lock(&connection);
         }
         if member.is_none() {
-            // A member's image finds its old one's reference.
+            // The image of a member takes over the old image's reference.
             lend_to_image(&connection);
         }
         connection.learn_cookie();
         let end = connection.end;
         let uses = is_joined && connection.is_last() && !end.needs_no_channel();
-        // What is behind a reader that is away, its sender gives back, unless it dies before that.
+        // The sender gives back what a reader that is away has left unread, unless the sender dies before.
         parcel.add(&connection, uses && left_behind != Some(0), left_behind.unwrap_or(u64::MAX));
     });
     parcel.seal(family, member).unwrap_or(-1)
 }
 
-/// Whoever closes the connection here must not end it before the new image has come for it.
+/// Lends the connection to the new image: a process that closes it here must not end it before the new image has come
+/// for it.
 fn lend_to_image(connection: &Connection) {
     if connection.end.stage() <= Stage::Joined {
         connection.learn_cookie();

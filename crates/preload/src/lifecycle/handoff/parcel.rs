@@ -1,8 +1,8 @@
 //! What travels with a process into the program that it executes: a memfd, open in the new image until that has read it.
 //!
-//! It begins with a head and a list that every version of the library can read: for each descriptor of a connection the cookie
-//! of its socket, and whether the connection is over if the new image cannot go on with it. Behind them lie the ends themselves,
-//! which only the version that wrote them reads: the mark in the head says which that is.
+//! It begins with a head and a list that every version of the library can read: for each descriptor of a connection the
+//! cookie of its socket, and whether the connection is over if the new image cannot go on with it. Then come the ends
+//! themselves, which only the version that wrote them can read: the mark in the head names that version.
 
 use crate::connection::Connection;
 use crate::guest::memory::Reserved;
@@ -26,7 +26,7 @@ struct Head {
     mark: u64,
     /// The family of the ends.
     family: i32,
-    /// 1 + which of its members the process is, and remains; 0: none.
+    /// 1 + the process's member number in that family, which it keeps; 0: none.
     member: u32,
     count: u64,
 }
@@ -39,8 +39,8 @@ pub struct Listed {
     pub cookie: u64,
     /// The descriptor.
     pub fd: i32,
-    /// 1: bytes of the connection are in memory that nobody else has the library for. If the image cannot attach it, only a
-    /// reset is true to the other end.
+    /// 1: bytes of the connection are in memory that no other process with the library has. If the image cannot attach
+    /// that memory, it has to reset the connection.
     pub depends: u32,
 }
 
@@ -50,7 +50,7 @@ pub struct Listed {
 pub struct Contents {
     /// Index of its end in the family.
     pub index: u32,
-    /// How the statistics have it.
+    /// How this image counts it in the statistics.
     pub counted: u32,
     /// Bytes that were unread in the ring when its reader went away from that.
     pub left_behind: u64,
@@ -58,7 +58,7 @@ pub struct Contents {
     pub end: [u8; size_of::<End>()],
 }
 
-/// A parcel that is being written. It is closed when it is dropped, since the execution has failed then.
+/// A parcel that is being written. Dropped, it is closed: the execution has failed.
 pub struct Parcel {
     fd: i32,
     listed: Reserved<Listed>,
@@ -66,7 +66,7 @@ pub struct Parcel {
 }
 
 impl Parcel {
-    /// An empty one with room for so many connections; `None` without memory or descriptor for it.
+    /// An empty parcel with room for so many connections; `None` without memory or a descriptor for it.
     pub fn new(room: usize) -> Option<Parcel> {
         const MFD_CLOEXEC: usize = 1;
         let bytes = size_of::<Head>() + room * (size_of::<Listed>() + size_of::<Contents>());
@@ -90,7 +90,7 @@ impl Parcel {
         Some(parcel)
     }
 
-    /// Whether one more goes in.
+    /// Whether there is room for another connection.
     pub fn has_room(&self) -> bool {
         self.listed.has_room()
     }
@@ -104,7 +104,8 @@ impl Parcel {
         self.contents.push(Contents { index: connection.index, counted: connection.counted(), left_behind, end });
     }
 
-    /// Writes it for an image of `member` of `family`, which inherits the descriptor from now on. The descriptor.
+    /// Writes it for an image of `member` of `family`, and returns its descriptor, which the image inherits from now
+    /// on.
     pub fn seal(&mut self, family: &Family, member: Option<u32>) -> Option<i32> {
         let head = Head {
             format: FORMAT,
@@ -125,7 +126,7 @@ impl Drop for Parcel {
     }
 }
 
-/// The bytes of `end`; one that changes meanwhile is either the old one or the new one.
+/// The bytes of `end`. A byte that changes meanwhile is either the old one or the new one.
 pub fn bytes_of(end: &End) -> impl Iterator<Item = u8> {
     // SAFETY: within the end.
     (0..size_of::<End>()).map(move |at| unsafe { (end as *const End as *const u8).add(at).read_volatile() })
@@ -145,19 +146,19 @@ fn write<T: Copy>(fd: i32, items: &[T]) -> bool {
 
 /// A parcel that has arrived.
 pub struct Arrived {
-    /// The family, and which of its members this process was, if it is the same one.
+    /// The family, and this process's member number in it, if the process is the same.
     pub origin: (i32, Option<u32>),
     /// The descriptors.
     pub listed: Reserved<Listed>,
-    /// What there is about each; nothing if another version of the library wrote it.
+    /// The contents for each descriptor; empty if another version of the library wrote the parcel.
     pub contents: Reserved<Contents>,
 }
 
 impl Arrived {
-    /// Reads the parcel that is open as `fd`, and closes it; `None` if it is none.
+    /// Reads the parcel that is open as `fd`, and closes it; `None` if `fd` is not a parcel.
     pub fn read(fd: i32) -> Option<Arrived> {
         let arrived = Self::read_open(fd);
-        // What is no parcel is somebody else's.
+        // A file that is not a parcel belongs to the program.
         if arrived.is_some() {
             kernel::close(fd);
         }
@@ -175,7 +176,7 @@ impl Arrived {
     }
 }
 
-/// So many elements from offset `from` of a file on; `None` if it has fewer. Any bytes must be a valid `T`.
+/// Reads so many elements from offset `from` of a file on; `None` if it has fewer. Any bytes must be a valid `T`.
 fn read<T: Copy>(fd: i32, from: &mut usize, count: usize) -> Option<Reserved<T>> {
     let mut list = Reserved::<T>::new(count)?;
     let bytes = count * size_of::<T>();

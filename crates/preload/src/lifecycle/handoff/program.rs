@@ -1,5 +1,5 @@
-//! What a program that is about to be executed is, as far as its file says: static, foreign and privileged ones do not load
-//! this library.
+//! The kind of a program that is about to be executed, as far as its file says: static, foreign and privileged programs
+//! do not load this library.
 
 use crate::guest::access::is_string_readable;
 use core::ffi::{CStr, c_char, c_int};
@@ -31,7 +31,7 @@ pub enum Outcome {
     Unknown,
 }
 
-/// A file, told from every other one and from later versions of itself.
+/// What tells a file from every other file, and from later versions of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     device: u64,
@@ -46,7 +46,7 @@ const MOST_SCRIPTS: usize = 5;
 pub const MOST_PATH: usize = 4096;
 
 impl Identity {
-    /// Of the file `path`, if it can be read.
+    /// The identity of the file `path`, if it can be read.
     pub fn of(path: *const c_char) -> Option<Identity> {
         File::open(libc::AT_FDCWD, path).ok()?.identity()
     }
@@ -62,7 +62,7 @@ impl File {
     /// As open(2).
     pub fn open(folder: c_int, path: *const c_char) -> Result<File, Errno> {
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
-        // SAFETY: the path is a string, as whoever names it vouches for.
+        // SAFETY: the caller passes a path that is a string.
         let fd = unsafe { syscall(libc::SYS_openat, [folder as usize, path as usize, flags, 0, 0, 0]) }?;
         Ok(File(fd as c_int))
     }
@@ -129,7 +129,7 @@ impl Program {
                 let has_slash = text.contains(&b'/');
                 let judged =
                     if has_slash { file(libc::AT_FDCWD, name, loader, MOST_SCRIPTS) } else { found(text, loader) };
-                // A text that the kernel does not know, execvp(3) has the shell run.
+                // execvp(3) has the shell run a text that the kernel does not know.
                 judged.or_else(|| file(libc::AT_FDCWD, c"/bin/sh".as_ptr(), loader, 0))
             }
         };
@@ -172,7 +172,7 @@ fn found(name: &[u8], loader: Identity) -> Judged {
         if executable.is_err() {
             continue;
         }
-        // A folder of that name, for example, execvp passes over.
+        // execvp passes over a folder of that name, for example.
         match file(libc::AT_FDCWD, full, loader, MOST_SCRIPTS) {
             Some(Outcome::Fails) => {}
             judged => return judged,
@@ -206,7 +206,8 @@ fn opened(fd: c_int, loader: Identity, scripts: usize) -> Judged {
         let end = |byte: &u8| blank(byte) || matches!(byte, b'\n' | 0);
         let to = from + begin[from..].iter().position(end).unwrap_or(0);
         begin[to] = 0;
-        // The kernel reads so much of the line; an interpreter in the working directory may be another by then.
+        // The kernel reads this much of the line. An interpreter that is named relative to the working directory may be
+        // another file by then.
         const MOST_LINE: usize = 255;
         if scripts == 0 || to >= MOST_LINE || begin[from] != b'/' {
             return if to == from { None } else { Some(Outcome::Unknown) };

@@ -1,7 +1,7 @@
 //! Whether a new program image is sure to go on with the connections of this one.
 //!
-//! It is if it loads this very file of the library, whatever root, working directory and users it begins with, and can attach
-//! what this image has attached. What is not sure is no: then the connections are plain TCP before the image begins.
+//! It is sure if it loads this very file of the library, whatever root, working directory and users it begins with, and
+//! can attach what this image has attached. If that is not sure, the connections are plain TCP before the image begins.
 
 use super::Execution;
 use super::program::{File, Identity, MOST_PATH, Outcome, Program};
@@ -13,13 +13,13 @@ use underpass_segment::kernel;
 use underpass_segment::layout::{START, fold};
 use underpass_segment::sysv;
 
-/// What was so when this image began.
+/// What was found when this image began.
 struct Ours {
     library: Identity,
     loader: Identity,
-    /// Of LD_LIBRARY_PATH, which decides by which C library the loader satisfies this one.
+    /// A sum of LD_LIBRARY_PATH, which decides which C library the loader takes for this library.
     search: u64,
-    /// In which numbers of System V segments are told.
+    /// The IPC namespace, in which numbers of System V segments are valid.
     namespace: Option<u64>,
 }
 
@@ -116,7 +116,7 @@ unsafe fn is_preloaded(envp: *const *const c_char, ours: &Ours, moves: bool) -> 
         } else if let Some(value) = text.strip_prefix(b"LD_LIBRARY_PATH=") {
             search = mark_of(value);
         } else if text.starts_with(b"LD_") && !text.starts_with(b"LD_BIND_") || text == b"UNDERPASS_MODE=off" {
-            // LD_AUDIT, for example, has the loader do things that nobody can know here.
+            // LD_AUDIT, for example, changes what the loader does in ways that cannot be known here.
             return false;
         }
         // SAFETY: the list goes on to its null.
@@ -129,7 +129,7 @@ unsafe fn is_preloaded(envp: *const *const c_char, ours: &Ours, moves: bool) -> 
 /// Whether this entry of LD_PRELOAD is this very file, and can be loaded.
 fn is_ours(entry: &[u8], ours: &Ours, moves: bool) -> bool {
     let mut path = [0u8; MOST_PATH];
-    // One without a slash is looked for in folders, and one with a dollar sign means something else (ld.so(8)).
+    // The loader searches folders for an entry without a slash, and replaces dollar signs (ld.so(8)).
     if entry.len() >= path.len() || !entry.contains(&b'/') || entry.contains(&b'$') || moves && entry[0] != b'/' {
         return false;
     }

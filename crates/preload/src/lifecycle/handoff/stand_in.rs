@@ -1,9 +1,10 @@
 //! What an image without the library finds in place of a connection that it would read with a gap.
 //!
-//! Where something unread cannot be put on the kernel path, and other processes go on reading the ring, the image would find in
-//! the socket what comes behind that. It may have inherited the connection for no purpose, so that is not reset. The image gets
-//! another socket under the same number, one that was never connected: receives and sends fail there. Its standard output and
-//! standard error stay the connection, since programs write to these, and the kernel path takes that.
+//! Where unread bytes cannot be put on the kernel path, and other processes go on reading the ring, the image would
+//! read from the socket what comes after those bytes. The image may have inherited the connection without a purpose, so
+//! the connection is not reset. Instead the image gets another socket under the same number, which was never connected:
+//! receives and sends fail there. Its standard output and standard error stay the connection, because programs write to
+//! these, and the kernel path can take that.
 //!
 //! A process of one thread that executes the image puts the socket into its own descriptors for that moment, and so does a child of
 //! vfork. Where other threads use the descriptors, the image does not inherit the connection. A process that spawns the image goes
@@ -23,14 +24,15 @@ const FIRST: i32 = 3;
 
 /// What is done so that the image does not have the connections.
 pub enum StandIns {
-    /// The descriptors of this process are others, until this is dropped.
+    /// This process's own descriptors are replaced until this is dropped.
     InPlace { _list: WithheldList },
     /// The image is spawned with these file actions, which duplicate the socket.
     Actions { list: LongerList, _socket: Option<Unconnected> },
 }
 
 impl StandIns {
-    /// For what the image inherits and would read with a gap; `None` if there is no such connection, or all of these are reset.
+    /// Stand-ins for the connections that the image inherits and would read with a gap; `None` if there are none, or
+    /// all are reset.
     pub fn for_image(how: Execution<'_>) -> Option<StandIns> {
         let mut count = 0;
         for_each_out_of_reach(how, |_| count += 1);
@@ -49,7 +51,7 @@ impl StandIns {
         made
     }
 
-    /// The file actions to spawn the image with, where they are others than the program's.
+    /// The file actions to spawn the image with, where they differ from the program's.
     pub fn actions(&self) -> Option<*const posix_spawn_file_actions_t> {
         match self {
             StandIns::Actions { list, .. } => Some(list.as_ptr()),
@@ -57,8 +59,8 @@ impl StandIns {
         }
     }
 
-    /// `None` without memory, and where the actions are not known, or duplicate a connection behind one that closes all from a number
-    /// on, the socket too.
+    /// `None` without memory, where the actions are not known, and where an action duplicates a connection after an
+    /// action that closes all descriptors from a number on, the stand-in's socket too.
     fn by_actions(how: Execution<'_>, actions: &FileActions, most: usize) -> Option<StandIns> {
         let at = actions.all()?.take_while(|it| !matches!(it, Action::CloseFrom(_))).count();
         let mut places = Places(Reserved::even_confined(most + at)?);
@@ -98,7 +100,7 @@ fn is_output(fd: i32) -> bool {
 }
 
 fn for_each_out_of_reach(how: Execution<'_>, mut what: impl FnMut(Connection)) {
-    // Which of its numbers are standard output and error, a spawn's file actions decide.
+    // A spawn's file actions decide which of its numbers are standard output and error.
     let is_spawned = matches!(how, Execution::Spawned(_));
     inherited(how, |it| {
         if (is_spawned || !is_output(it.fd)) && it.has_unread_out_of_reach() {
@@ -107,7 +109,7 @@ fn for_each_out_of_reach(how: Execution<'_>, mut what: impl FnMut(Connection)) {
     });
 }
 
-/// Under which numbers a process that is being spawned has the connections.
+/// The numbers under which a process that is being spawned has the connections.
 struct Places<T>(Reserved<Place<T>>);
 
 #[derive(Clone, Copy)]
@@ -138,7 +140,8 @@ impl<T: Copy> Places<T> {
         }
     }
 
-    /// Whether these actions duplicate any, the first of which closes all from a number on.
+    /// Whether any of these actions, the first of which closes all descriptors from a number on, duplicates a
+    /// connection.
     fn are_duplicated(&self, actions: impl Iterator<Item = Action>) -> bool {
         let mut closed_from = i32::MAX;
         for action in actions {
@@ -155,7 +158,7 @@ impl<T: Copy> Places<T> {
         false
     }
 
-    /// What the program will have.
+    /// The connections that the program will have.
     fn inherited(&self) -> impl Iterator<Item = &Place<T>> {
         self.0.items().iter().filter(|it| it.is_inherited)
     }
@@ -170,7 +173,8 @@ impl Unconnected {
         kernel::unconnected_socket().map(Unconnected)
     }
 
-    /// The same by a number out of the way of those that other threads may give to something else meanwhile, if one is free there.
+    /// The same under a high number, which other threads will hardly get for something else meanwhile, if one is free
+    /// there.
     pub fn out_of_the_way() -> Option<Unconnected> {
         kernel::unconnected_socket().map(kernel::moved_out_of_the_way).map(Unconnected)
     }
@@ -196,24 +200,24 @@ impl Drop for Unconnected {
     }
 }
 
-/// Descriptors of a process that executes the image, without the connections behind them. They are as they were when this is
-/// dropped, since the execution has failed then.
+/// Descriptors of a process that executes the image, with the connections taken out. Dropped, it restores them: the
+/// execution has failed.
 pub struct WithheldList {
     list: Reserved<Withheld>,
-    /// By which the socket in their place is told from what has been opened since.
+    /// The stand-in's cookie, which tells it from sockets that have been opened since.
     stand_in: Option<u64>,
 }
 
 /// A descriptor of a connection that the image does not have.
 enum Withheld {
-    /// It is another socket's; `kept` is another descriptor of the connection, which the execution closes.
+    /// The descriptor is the stand-in's; `kept` is another descriptor of the connection, which the execution closes.
     Replaced { fd: i32, kept: i32 },
-    /// The execution closes it. `cookie` tells whether it is the connection's still.
+    /// The execution closes the descriptor. `cookie` tells whether it is still the connection's.
     Closed { fd: i32, cookie: Option<u64> },
 }
 
 impl WithheldList {
-    /// So many at most; `None` without memory.
+    /// A list of at most so many; `None` without memory.
     fn of(how: Execution<'_>, most: usize) -> Option<WithheldList> {
         let mut list = Reserved::even_confined(most)?;
         let may_replace = how.is_borrowed() || kernel::has_one_thread();
@@ -264,7 +268,7 @@ impl Drop for WithheldList {
 }
 
 impl Withheld {
-    /// The connection's descriptor is the socket's from now on; `None` without room to keep the connection.
+    /// Makes the connection's descriptor one of `socket`; `None` without room to keep the connection.
     fn by(fd: i32, socket: &Unconnected) -> Option<Withheld> {
         let kept = kernel::duplicate(fd, FIRST)?;
         let is_replaced = kernel::duplicate_onto(socket.0, fd);
@@ -279,7 +283,7 @@ impl Withheld {
 mod tests {
     use super::*;
 
-    /// Under which numbers a program has what was number 5, after these actions.
+    /// The numbers under which a program has what was number 5, after these actions.
     fn inherited_of_5(is_inherited: bool, actions: &[Action]) -> Vec<i32> {
         let mut places = Places(Reserved::new(16).expect("memory"));
         places.0.push(Place { fd: 5, is_inherited, whose: () });

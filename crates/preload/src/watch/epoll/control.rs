@@ -22,41 +22,43 @@ pub struct Control {
     pub operation: c_int,
     /// The descriptor in question.
     pub fd: c_int,
-    /// Events and data; `None`: there are none to be read.
+    /// Events and data; `None` if the call has none.
     pub wanted: Option<(u32, u64)>,
     /// It is a stream socket that may be, or become, a connection.
     pub is_socket: bool,
-    /// It is one that listens.
+    /// It listens.
     pub listens: bool,
 }
 
-/// What has become of it.
+/// The result of a call.
 pub enum Controlled {
-    /// It is made, or refused: what the program is answered.
+    /// The call was made, or refused: the program's answer.
     Answered(c_int),
-    /// It is not made yet. There is no memory to follow it.
+    /// The call was not made yet, because there is no memory to follow the registration.
     NoMemory,
-    /// It is made, and is not followed for want of memory.
+    /// The call was made, and the registration is not followed for want of memory.
     Unfollowed(c_int),
     /// A socket is registered, in this generation of its number.
     Followed(&'static Set, u64),
 }
 
 impl Control {
-    /// The set, if this is a signal handler on top of a look at it.
+    /// The set, if this is a signal handler that has interrupted a look at it.
     pub fn interrupted_set(&self) -> Option<&'static Set> {
         set_of(self.epfd).filter(|set| set.is_interrupted())
     }
 
-    /// Makes it by `plain`, the program's own call, which another event may be given; in [`rests`] too.
+    /// Makes the call by `plain`, the program's own, which may get another event than the program's; follows it in
+    /// [`rests`] too.
     pub fn call(&self, plain: impl Fn(Option<epoll_event>) -> c_int) -> c_int {
         rests::change(self.epfd, self.operation, self.fd, self.wanted, plain)
     }
 
-    /// Makes it by `call`, unless the set answers it in user space.
+    /// Makes the call by `call`, unless the set answers it in user space.
     pub fn make(&self, call: impl Fn() -> c_int) -> Controlled {
         let Control { epfd, operation, fd, wanted, .. } = *self;
-        // A confined connection is the kernel's, also if the filter was refused; not one in which a thread slept when it came.
+        // A confined connection is left to the kernel, also if the filter was refused; but not a connection in which a
+        // thread slept when the filter came.
         let is_confined = || known(fd).map_or_else(filter::is_confined, |it| it.is_confined());
         if confined::are_any_confined() && is_confined() {
             return Controlled::Answered(self.make_foreign(call));
@@ -75,12 +77,13 @@ impl Control {
         if operation == libc::EPOLL_CTL_DEL {
             return Controlled::Answered(self.remove(call));
         }
-        // A socket that was once taken for a set, and refused, is none.
+        // A socket that was once taken for a set, and refused, is not a set.
         if let Some(inner) = set_of(fd).filter(|_| !self.is_socket) {
             return Controlled::Answered(self.add_set(inner, call));
         }
         let Some((events, data)) = wanted else { return Controlled::Answered(call()) };
-        // As soon as the kernel knows, another thread may be told of the socket, close it and have the number for another.
+        // As soon as the kernel knows the registration, another thread may get an event of the socket, close it and get
+        // the number for another one.
         let generation = table::generation(fd);
         let Some(set) = need_set(epfd) else { return Controlled::NoMemory };
         let answer = match set.follow(fd, events, data, call) {
@@ -88,7 +91,7 @@ impl Control {
             Err(answer) => return Controlled::Unfollowed(answer),
         };
         if known(fd).is_some_and(|it| it.is_confined()) {
-            // The filter came meanwhile.
+            // The seccomp filter came meanwhile.
             super::leave_to_kernel(fd, generation);
             return Controlled::Answered(answer);
         }
@@ -116,7 +119,7 @@ impl Control {
         answer
     }
 
-    /// The descriptor is a set itself.
+    /// Registers a descriptor that is a set itself.
     fn add_set(&self, inner: &Set, call: impl FnOnce() -> c_int) -> c_int {
         let (epfd, fd) = (self.epfd, self.fd);
         let answer = call();
@@ -151,11 +154,11 @@ impl Control {
         }
     }
 
-    /// Makes it by `call` in a signal handler on top of a look at the set, to which it leaves what has changed. Whether a
-    /// socket is registered, too.
+    /// Makes the call by `call` in a signal handler that has interrupted a look at the set: that look makes the change
+    /// later. Returns also whether a socket is registered.
     pub fn make_above(&self, set: &Set, call: impl FnOnce() -> c_int) -> (c_int, bool) {
         let Control { operation, fd, wanted, is_socket, .. } = *self;
-        // What was put off, the kernel must know first.
+        // The kernel must know first what was put off.
         set.tell(fd, |change| tell_change(set.epfd(), fd, change));
         let answer = call();
         if answer != 0 {
@@ -170,7 +173,8 @@ impl Control {
         (answer, is_socket && wanted.is_some())
     }
 
-    /// Whether `fd`, which is no socket of ours, is an epoll set; it has to be known before it is registered in another.
+    /// Whether `fd`, which is no socket of ours, is an epoll set. A set has to be known before it is registered in
+    /// another set.
     fn is_set(&self) -> bool {
         let (operation, fd) = (self.operation, self.fd);
         set_of(fd).is_some()
@@ -182,7 +186,8 @@ impl Control {
         self.listens || table::is_settled(self.fd) || table::left(self.fd).is_some()
     }
 
-    /// Makes it by `call` for what is no socket of ours: a set that has any takes note, for events tell no descriptors.
+    /// Makes the call by `call` for a descriptor that is no socket of ours. A set that has sockets of ours keeps it,
+    /// because events do not name descriptors.
     fn make_foreign(&self, call: impl FnOnce() -> c_int) -> c_int {
         let Control { epfd, operation, fd, wanted, .. } = *self;
         let Some(set) = set_of(epfd) else { return call() };
@@ -200,14 +205,14 @@ impl Control {
         }
     }
 
-    /// A program that asks for room and stops asking with every message changes its registration several times a message.
-    /// While the connection is fast the set answers that in user space, and the kernel is told before the next sleep on it
-    /// only.
+    /// A program that asks for room and stops asking with every message changes its registration several times a
+    /// message. While the connection is fast the set answers that in user space, and tells the kernel only before the
+    /// next sleep on the set.
     fn postpone(&self) -> Later {
         let Control { epfd, operation, fd, wanted, .. } = *self;
         let Some(set) = set_of(epfd) else { return Later::Now };
         if !set.is_mine() {
-            // Another thread may be about to be told of what this one removes.
+            // Another thread may be about to get an event of the registration that this one removes.
             tell_all(epfd, set);
             return Later::Now;
         }
@@ -220,7 +225,7 @@ impl Control {
             _ => Later::Now,
         };
         if later == Later::Now {
-            // The kernel is about to be asked for itself: it must know what was put off.
+            // The kernel must know what was put off before this call.
             set.tell(fd, |change| tell_change(epfd, fd, change));
         }
         if let (Later::Done, Some(port)) = (later, fast) {
@@ -240,14 +245,14 @@ impl Control {
     }
 }
 
-/// A thread may be asleep on the set already: what is there by now must wake it, and what comes.
+/// A thread may be asleep on the set already: what is there by now must wake it, and so must what comes later.
 fn wake_sleepers(epfd: c_int, set: &Set, port: &Port<'_>, events: u32, generation: u64) {
     if events & IN == 0 {
         return;
     }
     let mut sleep = Sleep::Yes;
     set.with_item(port.fd, |item| {
-        // Used up: whoever has it arms it again.
+        // Used up: the thread that was given its event arms it again.
         if table::generation(port.fd) != generation || item.is_disarmed() {
             return;
         }
@@ -261,15 +266,15 @@ fn wake_sleepers(epfd: c_int, set: &Set, port: &Port<'_>, events: u32, generatio
     }
 }
 
-/// `epfd` came over an execution: if it is a set, what is registered there of the connections that came along is followed. Of what cannot be for want of
-/// memory, `give_up` is told.
+/// `epfd` came over an execution. If it is a set, the connections that are registered in it are followed from now on.
+/// `give_up` is called for those that cannot be followed for want of memory.
 pub fn claim(epfd: c_int, give_up: impl Fn(c_int)) {
     if !kernel::is_epoll(epfd) {
         return;
     }
     let follow = |fd, events, data| {
         let Some(connection) = connection::known(fd) else { return };
-        // The set is made with what is there, none of it ours.
+        // A new set takes over what is registered there, as descriptors that are no sockets of ours.
         if need_set(epfd).is_none_or(|set| set.follow(fd, events, data, || 0).is_err()) {
             return give_up(fd);
         }
@@ -282,12 +287,13 @@ pub fn claim(epfd: c_int, give_up: impl Fn(c_int)) {
     let _ = kernel::for_each_registration(epfd, follow);
 }
 
-/// The program has shut a direction of the connection down, of which the kernel tells all who watch it, of what has come too:
-/// an edge that was told of before is one again. Sets of other processes find out by themselves.
+/// The program has shut a direction of the connection down. The kernel reports that to all that watch the connection,
+/// together with what has come before: an edge that was reported is an edge again. Sets of other processes find out by
+/// themselves.
 pub fn tell_anew(connection: Connection) {
     for fd in connection.descriptors() {
         let Some(port) = port(fd) else { continue };
-        // A signal handler on top of a look leaves it at that: whoever looks tells what it finds.
+        // A signal handler that has interrupted a look at the set does no more: that look reports what it finds.
         for set in set::sets_of(fd).filter(|set| !set.is_interrupted()) {
             let mut events = 0;
             set.look_at(fd, |item| {
@@ -304,7 +310,7 @@ pub fn tell_anew(connection: Connection) {
     }
 }
 
-/// A descriptor is about to be closed while its socket stays open by another, perhaps `heir`: its registrations go on as
+/// A descriptor is about to be closed while its socket stays open by another, perhaps `heir`. Its registrations stay as
 /// the kernel has them, and cannot be changed any more.
 pub fn freeze_registrations(connection: Connection, heir: impl FnOnce() -> Option<c_int>) {
     if !connection.end.is_watched() {

@@ -1,4 +1,4 @@
-//! What is told to the program: news of the active sockets, and what the kernel's events mean.
+//! The events that the program gets: news of the active sockets, and what the kernel's events mean.
 
 use super::news::{ended, news, over_now, without_false_reset};
 use super::register::{register, silence, tell_all, tell_change};
@@ -16,40 +16,40 @@ use underpass_segment::raw::is_quiet;
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::sync::Relaxed;
 
-/// A connection without news for so long is left to the kernel.
+/// A connection without news for this long is left to the kernel.
 const QUIET_AFTER_US: u64 = 1000;
-/// A set that never sleeps tells the kernel so late of changed registrations. Until then the kernel may know nothing of
-/// what only it can report, such as the end of a stream.
+/// A set that never sleeps tells the kernel this late of changed registrations. Until then the kernel may not be asked
+/// for what only it can report, such as the end of a stream.
 const TELL_AFTER_US: u64 = 10_000;
 
-/// What is told to the program.
+/// The events that the program gets.
 pub(super) struct Events {
     pub(super) at: *mut epoll_event,
     pub(super) most: usize,
     pub(super) count: usize,
-    /// The kernel has news of a socket whose turn it is not yet.
+    /// The kernel has reported a socket that waits for its turn.
     pub(super) put_off: bool,
-    /// There will be no other look: it has to be known what only the kernel knows.
+    /// This is the last look of the call: it has to ask the kernel for what only the kernel knows.
     pub(super) last_look: bool,
-    /// Of an active socket that is level-triggered only the kernel knows what is true. Not asked before the last look.
+    /// Only the kernel knows what is true of a level-triggered active socket. It is asked at the last look.
     pub(super) in_doubt: bool,
-    /// So many may be written by now: behind them lie events of the kernel's that are not read yet.
+    /// How many events may be written by now: behind them lie events of the kernel's that are not read yet.
     room: usize,
-    /// Of which descriptors the first events are; -1: not known.
+    /// The descriptors of the first events; -1: not known.
     fds: [c_int; 64],
 }
 
 impl Events {
-    /// None, with room for `most` at `at`.
+    /// No events yet, with room for `most` at `at`.
     pub(super) fn new(at: *mut epoll_event, most: usize) -> Events {
         Events { at, most, count: 0, put_off: false, last_look: false, in_doubt: false, room: most, fds: [-1; 64] }
     }
 
-    /// Adds to what is told of `fd` already: the kernel tells nothing of a registration twice in one answer, and who has
-    /// handled an event may have removed the socket before he comes to another.
+    /// Adds to what is reported of `fd` already: the kernel reports a registration once in an answer, and a program
+    /// that has handled an event may have removed the socket before it comes to a second one.
     #[inline(always)]
     pub(super) fn push(&mut self, fd: c_int, events: u32, data: u64) {
-        // Without room it is added to what is told with the same data, if anything is.
+        // Without room it is added to an event with the same data, if there is one.
         let full = self.count == self.room;
         for index in 0..self.count {
             // SAFETY: below `count`.
@@ -72,8 +72,8 @@ impl Events {
     }
 }
 
-/// The kernel tells of a socket by all descriptors that are registered at once: where some of them are looked at here, the
-/// doorbell that is to tell of the others may be on its way.
+/// The kernel reports a socket at once for all its registered descriptors. Where the library looks at some of them
+/// itself, the doorbell for the other registrations may not have arrived yet.
 pub(super) fn tell_twins(epfd: c_int, set: &Set, events: &mut Events) {
     set.activate_if(|fd, item| item.wants(IN) && port(fd).is_some_and(|port| news(&port, item).is_some()));
     collect(epfd, set, events);
@@ -120,7 +120,7 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
                 if item.events & ONCE == 0 {
                     return Scan::Keep;
                 }
-                // Used up: in the kernel as well.
+                // A one-shot registration is used up in the kernel as well.
                 use_up(item, Some(&port));
                 register(epfd, fd, ONCE | item.events & EDGE, item.data);
                 Scan::Leave
@@ -139,7 +139,7 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
     }
 }
 
-/// What is true beside room of a registration that is level-triggered, where the ring may not say it.
+/// What is true of a level-triggered registration besides room, where the ring may not show it.
 #[inline]
 fn known_to_kernel(set: &Set, fd: c_int, port: &Port<'_>, item: &mut Item) -> u32 {
     let in_doubt = if item.wants(IN) { port.needs_kernel() } else { port.may_have_ended() };
@@ -148,12 +148,12 @@ fn known_to_kernel(set: &Set, fd: c_int, port: &Port<'_>, item: &mut Item) -> u3
     }
     match judge(set, fd, item, kernel::poll_now(fd, item.events as i16) as u16 as u32).0 {
         Truth::Events(mask) => mask,
-        // Of what is in the ring the caller tells.
+        // The caller reports what is in the ring.
         Truth::Nothing | Truth::PutOff => 0,
     }
 }
 
-/// What is true beside room of a registration that is edge-triggered: one edge tells of all.
+/// What is true of an edge-triggered registration besides room: one edge reports everything.
 #[inline]
 fn beside_edge(port: &Port<'_>, item: &Item) -> u32 {
     let over = if port.may_have_ended() { over_now(port, libc::POLLRDHUP) } else { 0 };
@@ -161,7 +161,8 @@ fn beside_edge(port: &Port<'_>, item: &Item) -> u32 {
     (if readable { item.events & IN } else { 0 }) | over & (item.events | UNASKED)
 }
 
-/// Whether only the kernel can report what a registration asks for of which it has an older one.
+/// Whether a changed registration, of which the kernel has an older version, asks for something that only the kernel
+/// can report.
 fn is_kernel_concerned(set: &Set) -> bool {
     let mut concerned = false;
     set.scan(|fd, item, _| {
@@ -173,7 +174,7 @@ fn is_kernel_concerned(set: &Set) -> bool {
     concerned
 }
 
-/// Asks the kernel through `call` and puts what it says of fast connections right. -1 with errno set, or 0.
+/// Asks the kernel through `call`, and corrects its events of fast connections. -1 with errno set, or 0.
 pub(super) fn ask(
     epfd: c_int,
     set: &Set,
@@ -199,8 +200,8 @@ pub(super) fn ask(
     0
 }
 
-/// Puts `count` events right that the kernel has just written behind those of `events`; `before` is how often registrations
-/// had changed before the kernel was asked, if the set was there.
+/// Corrects `count` events that the kernel has just written behind those of `events`. `before` is how often
+/// registrations had changed before the kernel was asked, if the library's set existed.
 pub(super) fn tell_each(epfd: c_int, set: &Set, events: &mut Events, before: Option<u32>, count: usize) {
     let first = events.count;
     // SAFETY: `first` is at most `most`.
@@ -218,7 +219,7 @@ pub(super) fn tell_each(epfd: c_int, set: &Set, events: &mut Events, before: Opt
 enum Truth {
     Nothing,
     Events(u32),
-    /// There is data in the ring: told when its turn comes among the active sockets.
+    /// Data is in the ring: the event is reported when the socket's turn comes among the active ones.
     PutOff,
 }
 
@@ -228,7 +229,7 @@ impl From<u32> for Truth {
     }
 }
 
-/// Tells what the kernel's event `mask` of something that is registered with `data` means; `before` as in [`tell_each`].
+/// Reports what the kernel's event `mask` for `data` means; `before` as in [`tell_each`].
 fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u64), events: &mut Events) {
     if data == set.alarm_data() {
         return silence(epfd, set);
@@ -243,9 +244,9 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
     let mut found = [Registered::default(); 16];
     let count = match set.with_data(data, 0, &mut found) {
         WithData::Some(count) => count,
-        // Another thread has been told of the same in user space, and has closed the socket since.
+        // Another thread got the same event in user space, and has closed the socket since.
         WithData::Closed => return,
-        // It was of one that has been removed meanwhile, whose number another has by now.
+        // The event is of a registration that has been removed meanwhile, and whose number another has by now.
         WithData::Unknown if !is_quiet() && has_changed() && !kernel::is_registered(epfd, data) => return,
         WithData::Unknown => return events.push(-1, mask, data),
     };
@@ -260,12 +261,12 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
         let truth = match foreign {
             None if is_confined(fd) => truth_of_confined(epfd, set, fd, (mask, data)),
             None => match truth_of(epfd, set, fd, (mask, data), changed) {
-                // It has become the kernel's since it was found.
+                // The connection was confined since it was found.
                 Truth::Nothing if is_confined(fd) => truth_of_confined(epfd, set, fd, (mask, data)),
                 truth => truth,
             },
             Some(_) if is_confined(fd) => Truth::from(rests::truth(epfd, mask, data).unwrap_or(mask)),
-            // Nothing but the program's own call may be made.
+            // Only the program's own call may be made here.
             Some(_) if is_quiet() => Truth::Events(mask),
             Some(wanted) if set_of(fd).is_some() => {
                 let now = confirm(fd, wanted as i16) as u16 as u32;
@@ -275,7 +276,7 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
                 Truth::from(now)
             }
             Some(_) if alone => Truth::Events(mask),
-            // The event may be another's: it is told what is true of each.
+            // The event may be of any of these registrations: reports what is true of each.
             Some(wanted) => {
                 let now = kernel::poll_now(fd, wanted as i16) as u16 as u32;
                 Truth::from(now & (wanted | UNASKED))
@@ -293,9 +294,10 @@ fn is_confined(fd: c_int) -> bool {
     confined::are_any_confined() && connection::known(fd).is_some_and(|it| it.is_confined())
 }
 
-/// The same while the filter is coming: the registration is about to be the list's, or the kernel's, which has used up a one-shot one.
+/// The same while the filter is coming: the registration is about to go to the list of [`super::rests`], or to the
+/// kernel, which has used up a one-shot one.
 fn truth_of_confined(epfd: c_int, set: &Set, fd: c_int, (mask, data): (u32, u64)) -> Truth {
-    // First: either the list has it by now, or it will see this.
+    // This comes first: either the list has the registration by now, or it will see this change.
     let mut is_used_up = false;
     set.with_item(fd, |item| {
         is_used_up = item.is_disarmed();
@@ -308,14 +310,14 @@ fn truth_of_confined(epfd: c_int, set: &Set, fd: c_int, (mask, data): (u32, u64)
 fn truth_of(epfd: c_int, set: &Set, fd: c_int, (mask, data): (u32, u64), changed: bool) -> Truth {
     let mut truth = Truth::Nothing;
     let mut gone = false;
-    // Under the set's lock, without which nobody lets go of the socket.
+    // Under the set's lock, so that no thread lets go of the socket meanwhile.
     set.look_at(fd, |item| {
-        // Registered anew since it was found: the kernel tells of that by itself.
+        // Registered anew since it was found: the kernel reports the new registration by itself.
         if item.data != data {
             return false;
         }
         gone = item.is_gone();
-        // Disarmed: another thread has used it up. Confined: the list may have it.
+        // Disarmed: another thread has used it up. Confined: the list of rests may have it.
         if gone || item.is_disarmed() || is_confined(fd) {
             return false;
         }
@@ -327,7 +329,7 @@ fn truth_of(epfd: c_int, set: &Set, fd: c_int, (mask, data): (u32, u64), changed
         let mut mask = mask & (item.events | UNASKED);
         if mask == 0 && !kicked && !changed && !item.is_stale() && item.room == Room::Kernel && item.events & ONCE == 0
         {
-            // Another process has changed the registration that it shares, and would have the kernel tell of it again and again.
+            // Another process has changed the shared registration: the kernel would report it again and again.
             register(epfd, fd, item.events, item.data);
         }
         if changed && port(fd).is_none() {
@@ -356,7 +358,7 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
     let Some(port) = port(fd) else { return (Truth::from(mask), false) };
     wake_up(item, port.end);
     if mask & OVER & UNASKED != 0 && item.room == Room::SetAlone {
-        // Then there is room as well.
+        // There may be room as well.
         mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32 & OUT;
     }
     let awaits_room = mask & OUT != 0 && is_about_the_kernel(set, &port, item);
@@ -382,24 +384,24 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
     if !item.wants(IN) {
         return (Truth::from(mask), awaits_room);
     }
-    // Before anything else is looked at: what comes later is told later.
+    // Before the other looks: what comes later is reported later.
     let news = news(&port, item);
-    // The event may be another registration's with the same data: what is there is asked for.
+    // The event may be another registration's with the same data, so this asks what is there.
     let readable = if mask & OVER != 0 { mask & IN != 0 || port.ready() == Ready::Yes } else { port.readable() };
     let known = item.events & EDGE != 0
         && mask & OVER == 0
         && news.is_none()
         && port.ready() == Ready::Yes
         && port.is_all_in_ring();
-    // Of data it has been told; of the end of the stream perhaps not.
+    // The program was told of the data, but perhaps not of the end of the stream.
     let stale = known && kernel::poll_now(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) == 0;
     if readable && !stale {
         mask |= item.events & IN;
     } else if item.events & EDGE != 0 && mask & IN != 0 && mask & OVER == 0 && !refused(fd) {
-        // The edge was the doorbell's; that the socket is writable as well is no news.
+        // The doorbell made the edge; that the socket is also writable is not news.
         mask = 0;
     } else if readable && mask & !IN != 0 {
-        // The edge is another's, and whoever is told of one is told of all that is true.
+        // Something else made the edge, and an edge reports everything that is true.
         mask |= item.events & IN;
     } else {
         mask &= !IN;
@@ -411,25 +413,27 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
         item.set_told(told);
     }
     item.set_last_news(ticks());
-    // What is armed stays armed for whoever sleeps natively; here it is active again.
+    // The kernel's registration stays armed for threads that sleep in the kernel; in the library's copy it is active
+    // again.
     (Truth::from(mask), true)
 }
 
-/// Uses up a one-shot registration for the event `mask`; what is left of the event if registrations have `changed` since
-/// the kernel was asked: it may be of the registration before, even of another connection that had the number.
+/// Uses up a one-shot registration for the event `mask`, and returns what is left of the event. If registrations have
+/// `changed` since the kernel was asked, the event may be of an earlier registration, even of another connection that
+/// had the number.
 fn claim(epfd: c_int, fd: c_int, item: &mut Item, mask: u32, changed: bool) -> u32 {
-    // Of what may be in the ring only, `mask` says the truth already.
+    // `mask` is right already about what may be in the ring only.
     let in_ring = if port(fd).is_some() { mask & IN } else { 0 };
     let true_now = if changed { kernel::poll_now(fd, item.events as i16) as u16 as u32 | in_ring } else { mask };
     let claimed = mask & true_now & (item.events | UNASKED);
     if claimed == 0 {
-        // The kernel believes that it has fired.
+        // The kernel believes that the one-shot registration has fired.
         register(epfd, fd, item.events, item.data);
         return 0;
     }
     use_up(item, port(fd).as_ref());
     if changed {
-        // Then the kernel's is armed again.
+        // Arms the kernel's registration again.
         register(epfd, fd, ONCE | item.events & EDGE, item.data);
     }
     claimed
@@ -438,14 +442,15 @@ fn claim(epfd: c_int, fd: c_int, item: &mut Item, mask: u32, changed: bool) -> u
 /// Takes back what was to wake a sleeper. A one-shot registration is used up by having woken it.
 fn calm(epfd: c_int, fd: c_int, item: &mut Item) {
     item.set_kicked(false);
-    // Nothing more was asked for than the program does: asked for again, room would be told as another edge.
+    // The kernel was asked for nothing more than the program asks for: asked again, it would report room as another
+    // edge.
     let same = item.events & libc::EPOLLOUT as u32 != 0;
     if item.events & ONCE == 0 && !same {
         register(epfd, fd, item.events, item.data);
     }
 }
 
-/// The one-shot registration is used up: nobody hears a doorbell on the socket until it is armed again.
+/// The one-shot registration is used up: a doorbell on the socket wakes no thread until it is armed again.
 fn use_up(item: &mut Item, port: Option<&Port<'_>>) {
     item.set_disarmed(true);
     if let Some(port) = port {
@@ -453,7 +458,7 @@ fn use_up(item: &mut Item, port: Option<&Port<'_>>) {
     }
 }
 
-/// Whether a send was refused for want of room since the program was last told of room.
+/// Whether a send was refused for want of room since room was last reported to the program.
 fn refused(fd: c_int) -> bool {
     connection::known(fd).is_some_and(|connection| connection.end.refused.load(Relaxed) != 0)
 }

@@ -1,4 +1,4 @@
-//! Epoll sets; here, those of this process and who sleeps on them.
+//! Epoll sets; in this file, the sets of this process and the threads that sleep on them.
 //!
 //! Every socket stays registered with the kernel exactly as the program registered it. For stream sockets the library
 //! keeps a copy of the registration. Those that were active lately are looked at in user space; the quiet ones have
@@ -45,9 +45,9 @@ use underpass_segment::words::ALONE;
 pub const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const OVER: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
-/// The kernel nests no deeper.
+/// The deepest nesting of sets that the kernel allows.
 const MAX_DEPTH: u32 = 4;
-/// Told whether it was asked for or not.
+/// Reported even if the program does not ask for it.
 const UNASKED: u32 = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
@@ -81,14 +81,14 @@ fn make_set(epfd: c_int) -> Option<&'static Set> {
     set_of(epfd)
 }
 
-/// The set, made if there is none yet: what was registered before is none of ours.
+/// The library's copy of the set, made if there is none yet. What was registered before is taken for no socket of ours.
 fn need_set(epfd: c_int) -> Option<&'static Set> {
     if let Some(set) = set_of(epfd) {
         return Some(set);
     }
     let set = make_set(epfd)?;
     if !is_quiet() {
-        // Without /proc none is known.
+        // Without /proc no registration is known.
         let _ = kernel::for_each_registration(epfd, |fd, events, data| set.note_foreign(fd, events, data));
     }
     Some(set)
@@ -104,7 +104,7 @@ fn watches(fd: c_int) -> bool {
     set::sets_of(fd).any(|set| set.item(fd).is_some())
 }
 
-/// Whether `fd` is registered in a set, or may be: one that this thread is in the middle of is not asked.
+/// Whether `fd` is registered in a set, or may be: a set that this thread is in the middle of is not asked.
 pub fn may_watch(fd: c_int) -> bool {
     is_looked_at(fd) || watches(fd)
 }
@@ -114,21 +114,21 @@ pub fn disown(fd: c_int) {
     set::sets_of(fd).for_each(|set| set.remove(fd));
 }
 
-/// Whether this thread is in the middle of a look at a set in which `fd` may be registered, below this signal handler.
+/// Whether this is a signal handler that has interrupted a look at a set in which `fd` may be registered.
 pub fn is_looked_at(fd: c_int) -> bool {
     set::sets_of(fd).any(Set::is_interrupted)
 }
 
-/// `fd`, a socket in this generation of the number, is the kernel's for good.
+/// `fd`, a socket in this generation of the number, is left to the kernel for good.
 pub fn leave_to_kernel(fd: c_int, generation: u64) {
     for set in set::sets_of(fd) {
         set.make_foreign(fd, || table::generation(fd) == generation);
     }
 }
 
-/// `copy` is a new descriptor of what `fd` is, perhaps a set: then it is the same set.
+/// `copy` is a new descriptor of the same file as `fd`, perhaps of a set.
 pub fn duplicate(fd: c_int, copy: c_int) {
-    // Also of a set that has nothing yet: it may be used by either from now on.
+    // Also for a set in which nothing is registered yet: the program may use it by either descriptor from now on.
     let may_be_set = settings::config().enabled && !is_quiet();
     let is_set = set_of(fd).is_some() || may_be_set && kernel::is_epoll(fd);
     if is_set
@@ -161,7 +161,7 @@ pub fn forget_set(epfd: c_int) -> bool {
         return false;
     };
     if !set.names().remove(epfd) {
-        // There is none if the others are being closed at this moment: the last of them ends the set.
+        // No other descriptor is left if they are being closed at this moment: closing the last of them ends the set.
         if let Some(heir) = descriptors(set).next() {
             if is_slept_on(epfd) {
                 set.set_slept_on();
@@ -195,7 +195,7 @@ pub fn forget_set(epfd: c_int) -> bool {
     true
 }
 
-/// The kernel's sets are about to be another process's as well, by a fork or an execution: the kernel is told of what was put
+/// Another process is about to have the kernel's sets too, by a fork or an execution: tells the kernel what was put
 /// off.
 pub fn tell_kernel() {
     for set in set::made().filter(|set| set.is_stale() && !set.is_interrupted()) {
@@ -203,8 +203,9 @@ pub fn tell_kernel() {
     }
 }
 
-/// In a forked child: the threads that slept are its parent's, and so are the groups that the waiting flags name. Its copies
-/// of the sets rely on the flags too, and look at each connection once more, to raise its flag for themselves.
+/// In a forked child. The threads that slept are its parent's, and so are the groups that the waiting flags name. The
+/// child's copies of the sets rely on the flags too, and look at each connection once more to raise its flag for
+/// themselves.
 pub fn after_fork() {
     // SAFETY: a forked child has one thread.
     unsafe { SLEEPERS.clear() };
@@ -226,7 +227,7 @@ fn sleepers(epfd: c_int) -> Option<&'static AtomicU32> {
     SLEEPERS.need(epfd as u32 as usize).map(|count| unsafe { count.as_ref() })
 }
 
-/// Whether anybody sleeps on `epfd`, or on a set in which it is registered.
+/// Whether a thread sleeps on `epfd`, or on a set in which it is registered.
 fn has_sleepers(epfd: c_int) -> bool {
     has_sleepers_around(epfd, 0)
 }
@@ -244,21 +245,21 @@ fn has_sleepers_around(epfd: c_int, depth: u32) -> bool {
             && set::made().filter(is_around).any(|outer| has_sleepers_around(outer.epfd(), depth + 1))
 }
 
-/// Whether anybody sleeps on it by this very descriptor.
+/// Whether a thread sleeps on the set by this very descriptor.
 pub fn is_slept_on(epfd: c_int) -> bool {
     // SAFETY: as in `sleepers`.
     SLEEPERS.get(epfd as u32 as usize).is_some_and(|count| unsafe { count.as_ref() }.load(Acquire) > 0)
 }
 
-/// This thread is about to sleep on `epfd`. Said before it looks at the set, so that whoever then makes a socket active
-/// hands it over.
+/// This thread is about to sleep on `epfd`. It says so before it looks at the set, so that a thread that makes a socket
+/// active afterwards hands the socket over.
 pub fn fall_asleep(epfd: c_int) {
     if let Some(count) = sleepers(epfd) {
         count.fetch_add(1, AcqRel);
     }
 }
 
-/// It has slept.
+/// This thread has slept on `epfd`.
 pub fn wake(epfd: c_int) {
     if let Some(count) = sleepers(epfd) {
         count.fetch_sub(1, AcqRel);
@@ -274,7 +275,7 @@ fn asleep<T>(epfd: c_int, sleep: impl FnOnce() -> T) -> T {
     answer
 }
 
-// Asked for every active socket by every look at them: returned in memory it costs a sixth of the look.
+// Every look at the active sockets calls this for each of them. A result in memory would cost a sixth of the look.
 #[inline(always)]
 fn port(fd: c_int) -> Option<Port<'static>> {
     connection::known(fd)?.ready_port()

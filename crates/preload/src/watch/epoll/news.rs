@@ -1,4 +1,4 @@
-//! Whether there is anything to tell of a connection that is looked at in user space.
+//! Whether there is anything to report of a connection that is looked at in user space.
 
 use super::room::{Found, look};
 use super::{EDGE, ONCE, OVER, UNASKED};
@@ -12,20 +12,20 @@ pub(super) fn writable(port: &Port<'_>, item: &Item) -> bool {
     look(port, item) == Found::Room
 }
 
-/// What `item` has been told of from now on, if there is any data in the ring of which it has not been (or,
-/// level-triggered, any at all).
+/// If the ring has data that was not reported for `item` yet (level-triggered: any data), what counts as reported from
+/// now on.
 pub(super) fn news(port: &Port<'_>, item: &Item) -> Option<Told> {
     match port.ready() {
         Ready::Yes if item.events & EDGE == 0 => Some(Told::default()),
         Ready::No if !port.is_deaf() => None,
-        // Behind what is left in the kernel there may be more in the ring, which the kernel does not know of.
+        // After what is left in the kernel there may be more in the ring, which the kernel does not know of.
         _ if item.events & EDGE != 0 => port.newer(item.told),
         _ => None,
     }
 }
 
-/// What the kernel knows beside: a one-shot event has to say everything at once, and an end that has been announced
-/// comes with the data before it.
+/// What the kernel knows besides the ring's data: a one-shot event has to report everything at once, and an end that
+/// has been announced is reported together with the data before it.
 #[inline]
 pub(super) fn ended(port: &Port<'_>, item: &Item) -> u32 {
     if item.events & ONCE == 0 && !port.may_have_ended() {
@@ -35,12 +35,12 @@ pub(super) fn ended(port: &Port<'_>, item: &Item) -> u32 {
     over_now(port, asked)
 }
 
-/// What the kernel says of the end, which is `asked` for that of the stream ([`libc::POLLRDHUP`]) or not.
+/// What the kernel says of errors and ends. `asked` may ask for the end of the stream too ([`libc::POLLRDHUP`]).
 pub(super) fn over_now(port: &Port<'_>, asked: i16) -> u32 {
     without_false_reset(port, kernel::poll_now(port.fd, asked) as u16 as u32 & OVER)
 }
 
-/// `mask` without a reset that is the doing of a doorbell alone.
+/// `mask` without a reset that only an unread doorbell has caused.
 pub(super) fn without_false_reset(port: &Port<'_>, mask: u32) -> u32 {
     if mask & UNASKED != 0 && port.judge_reset() { mask & !UNASKED } else { mask }
 }

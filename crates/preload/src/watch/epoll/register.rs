@@ -1,4 +1,5 @@
-//! The library's own changes of what the kernel's epoll has registered: late ones of the program's, and such as wake a sleeper.
+//! The library's own changes of the kernel's registrations: the program's changes that were put off, and changes that
+//! wake a sleeper.
 
 use super::{EXCLUSIVE, IN, has_kernel_room, port};
 use crate::guest::{errno, real};
@@ -17,7 +18,7 @@ pub(super) fn register(epfd: c_int, fd: c_int, events: u32, data: u64) {
         if events & EXCLUSIVE == 0 {
             real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, &mut event);
         } else {
-            // Such a registration cannot be changed.
+            // An exclusive registration cannot be changed.
             real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut());
             real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &mut event);
         }
@@ -42,8 +43,8 @@ pub(super) fn tell_all(epfd: c_int, set: &Set) {
     set.tell_all(|fd, change| tell_change(epfd, fd, change));
 }
 
-/// Makes the kernel's epoll report `fd`, which has something to read, at once: if the socket is writable, asking for that
-/// does.
+/// Makes the kernel's epoll report `fd`, which has something to read, at once. If the socket is writable, it is enough
+/// to ask for room.
 pub(super) fn kick(epfd: c_int, set: &Set, fd: c_int) {
     set.with_item(fd, |item| {
         if item.wants(IN) {
@@ -51,7 +52,7 @@ pub(super) fn kick(epfd: c_int, set: &Set, fd: c_int) {
             if item.room == Room::SetAlone {
                 item.set_room(Room::Set);
             }
-            // Nothing more: an exclusive registration must not have EPOLLWRNORM.
+            // Only EPOLLOUT: an exclusive registration must not have EPOLLWRNORM.
             register(epfd, fd, item.events | libc::EPOLLOUT as u32, item.data);
         }
     });
@@ -75,7 +76,7 @@ pub(super) fn sound_if_full(epfd: c_int, set: &Set, fd: c_int) {
     errno::set(before);
 }
 
-/// It has done so.
+/// The descriptor has woken the sleeper, and is taken out.
 pub(super) fn silence(epfd: c_int, set: &Set) {
     if is_quiet() {
         return;

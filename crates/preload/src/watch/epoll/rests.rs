@@ -1,15 +1,16 @@
-//! Registrations, in sets, of connections of which a confined process has something unread in rings (see `connection::confined`): the
-//! kernel does not know of that.
+//! Registrations of connections of a confined process that have something unread in their rings (see
+//! `connection::confined`), of which the kernel does not know.
 //!
-//! The library keeps a list of them. What sets have when the filter comes is entered then, with room for later ones, since no memory
-//! may be asked for behind it. A wait looks at the list, and adds what the kernel says.
+//! The library keeps a list of them. It is made before the seccomp filter comes, with room for later registrations,
+//! because the filter may forbid to ask for memory. A wait looks at the list, and adds what the kernel reports.
 //!
-//! One lock is around each use of the list, and around each epoll_ctl that changes it, so that list and kernel change in the same
-//! order. It spins, since a filter may forbid to sleep, and knows its thread without a system call. A signal handler on top of a
-//! thread that has the lock leaves what it registers to that thread ([`DEFERRED`]).
+//! One lock is around each use of the list, and around each epoll_ctl that changes it, so that list and kernel change
+//! in the same order. It spins, because a filter may forbid to sleep, and it knows its thread without a system call. A
+//! signal handler that has interrupted the thread with the lock leaves its registrations to that thread ([`DEFERRED`]).
 //!
-//! A thread that is about to sleep counts itself, and looks at the list once more. The thread that registers something looks, with
-//! the lock, whether anybody is counted. If so it has the kernel tell of room as well, which wakes the sleepers.
+//! A thread that is about to sleep counts itself, and looks at the list once more. A thread that registers something
+//! looks, with the lock, whether any sleeper is counted. If so, it has the kernel report room as well, which wakes the
+//! sleepers.
 
 use super::register::register;
 use super::{EDGE, IN, MAX_DEPTH, ONCE, OUT, OVER, SLEEPERS, descriptors, has_sleepers, leave_to_kernel, set_of};
@@ -28,9 +29,9 @@ use underpass_segment::sync::{
     Acquire, AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release, SeqCst, fence, pause,
 };
 
-/// Room for so many registrations that are made behind the filter, and for twice those that there are.
+/// The list has room for this many registrations made after the filter, and for twice as many as there were before.
 const ROOM: usize = 1024;
-/// After so many waits that have found nothing left, the list is given up if nothing can be left.
+/// After this many waits that have found nothing left, the library gives the list up if nothing can be left.
 const LOOK_EVERY: u32 = 256;
 
 /// In place of an end's number: the registered descriptor is a set.
@@ -46,15 +47,15 @@ const CLOSED: c_int = -2;
 enum State {
     /// Nothing.
     Free = 0,
-    /// The program is to be told.
+    /// What is left is to be reported.
     Armed,
-    /// It was told of what is left, and is told nothing more of that (edge-triggered, one-shot). A one-shot registration is armed in
-    /// the kernel yet.
+    /// What is left was reported, and is not reported again (edge-triggered, one-shot). A one-shot registration is
+    /// still armed in the kernel.
     Told,
-    /// One-shot: the kernel has disarmed it by an event, or nobody is to be told before it is armed again. An event of an arming
-    /// before may be on its way yet.
+    /// One-shot: the kernel has disarmed it by an event, or nothing is to be reported before it is armed again. An
+    /// event of an earlier arming may still be on its way.
     Spent,
-    /// One-shot: no event of it is on its way. One with the same data is of another registration.
+    /// One-shot: no event of it is on its way. An event with the same data is of another registration.
     Silent,
 }
 
@@ -63,7 +64,7 @@ enum State {
 struct Key {
     set: c_int,
     fd: c_int,
-    /// The number of the connection's end, which may go on by another descriptor; or [`SET`].
+    /// The number of the connection's end, which may also have other descriptors; or [`SET`].
     end: u32,
 }
 
@@ -74,7 +75,8 @@ struct Entry {
     events: u32,
     data: u64,
     state: State,
-    /// The kernel was ever asked for room that the program has not asked for, to wake threads that sleep on the set.
+    /// The library has asked the kernel for room that the program did not ask for, to wake threads that sleep on the
+    /// set.
     kicked: bool,
 }
 
@@ -94,14 +96,16 @@ static LIST: Shared = Shared(UnsafeCell::new(List { at: core::ptr::null_mut(), l
 static LOCK: AtomicUsize = AtomicUsize::new(0);
 /// How often the list was given up by its thread.
 static PASSED: AtomicUsize = AtomicUsize::new(0);
-/// A thread that has had the list for so long was killed: a filter may kill a thread for its epoll_ctl.
+/// A thread that has had the list for this long was killed: a filter may kill a thread for its epoll_ctl.
 const DEAD_AFTER_US: u64 = 10_000_000;
-/// Counts the answers of each set, by a part of its descriptor, so that neither an entry nor the kernel comes first each time.
+/// Counts the answers of each set, by a part of its descriptor, so that neither the list nor the kernel comes first
+/// each time.
 static TURNS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 /// Waits that have found nothing left.
 static IN_VAIN: AtomicU32 = AtomicU32::new(0);
 
-/// Changes of registrations by a signal handler on top of the thread that has the lock. That thread makes them when it is done.
+/// Changes of registrations by a signal handler that has interrupted the thread with the lock. That thread makes them
+/// when it is done.
 static DEFERRED: [Deferred; 8] = [const { Deferred::new() }; 8];
 static DEFERRED_COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -114,7 +118,7 @@ struct Deferred {
     is_followed: AtomicBool,
 }
 
-/// Does `what` as the only thread that uses the list; `None` in a signal handler on top of such.
+/// Does `what` as the only thread that uses the list; `None` in a signal handler that has interrupted such a thread.
 fn locked<T>(what: impl FnOnce(&mut List) -> T) -> Option<T> {
     // SAFETY: no arguments.
     let me = unsafe { libc::pthread_self() } as usize;
@@ -173,7 +177,7 @@ impl Deferred {
         }
     }
 
-    /// Leaves a change that the kernel has made. What there is no room for is not followed.
+    /// Defers a change that the kernel has made. If there is no room, it is not followed.
     fn push(key: Key, wanted: Option<(u32, u64)>) {
         let count = DEFERRED_COUNT.load(Acquire);
         let Some(it) = DEFERRED.get(count) else { return };
@@ -204,25 +208,26 @@ impl Entry {
         list.has_rest(self.key.fd, self.key.end, depth)
     }
 
-    /// Whether the program is to be told of that.
+    /// Whether that is to be reported to the program.
     fn is_due(&self, list: &List, depth: u32) -> bool {
         self.state == State::Armed && self.has_rest(list, depth)
     }
 
-    /// Whether the kernel alone tells of it from now on, as the program wants it. What a one-shot registration was armed for last, a
-    /// thread may be about to tell.
+    /// Whether the kernel alone reports it from now on, as the program has asked. A thread may still be about to report
+    /// the last event of a one-shot registration.
     fn is_over(&self) -> bool {
         self.is_free()
             || self.events & ONCE == 0 && !self.kicked && self.key.end != SET && !confined::may_have_rest(self.key.end)
     }
 
-    /// Whether what the kernel has `told` was a doorbell, which was taken before the filter came.
+    /// Whether the event `told` of the kernel's was a doorbell, which was taken before the filter came.
     fn was_doorbell(&self, told: u32) -> bool {
         let is_there = || kernel::poll_now(self.key.fd, libc::POLLIN) != 0;
         told & (IN | OVER) == libc::EPOLLIN as u32 && self.key.end != SET && !is_quiet() && !is_there()
     }
 
-    /// The kernel gets the program's registration back. The program has called epoll_ctl itself before.
+    /// Gives the kernel the program's registration back. The program has called epoll_ctl itself before, so the filter
+    /// allows it.
     fn calm(&self) {
         register(self.key.set, self.key.fd, self.events, self.data);
     }
@@ -265,7 +270,7 @@ impl List {
         }
     }
 
-    /// Whether the program is to be told of anything in the set.
+    /// Whether anything in the set is to be reported to the program.
     fn has_any(&self, set: c_int, depth: u32) -> bool {
         self.of(set).any(|it| it.is_due(self, depth))
     }
@@ -288,8 +293,8 @@ impl List {
         true
     }
 
-    /// Has the kernel change a registration by `call`, and follows. `call` is told what the kernel is to be told in place of what the
-    /// program wants.
+    /// Has the kernel change a registration by `call`, and changes the list. `call` gets the event for the kernel, if
+    /// that differs from the program's.
     fn change(
         &mut self,
         key: Key,
@@ -305,7 +310,7 @@ impl List {
             }
             return answer;
         };
-        // Counted before they look at the list, with the lock.
+        // Sleepers are counted before they look at the list, with the lock.
         fence(SeqCst);
         let kicks = self.has_rest(key.fd, key.end, 0) && self.is_slept_on(key.set, 0);
         let kicks_itself = kicks && key.end != SET;
@@ -321,9 +326,9 @@ impl List {
         answer
     }
 
-    /// What the list may have to tell of a registration; `None`: nothing.
+    /// The registration, if the list may have to report it.
     fn followed(&self, key: Key, wanted: Option<(u32, u64)>, may_have_rest: bool) -> Option<(u32, u64)> {
-        // A one-shot registration is followed to its end: an event of an arming before may be on its way yet.
+        // A one-shot registration is followed to its end: an event of an earlier arming may still be on its way.
         wanted.filter(|&(events, _)| {
             events & IN != 0 && (may_have_rest || events & ONCE != 0 && self.find(key).is_some())
         })
@@ -354,14 +359,15 @@ impl List {
                 self.follow(key, wanted, false);
             }
             made = count;
-            // Another may come until then.
+            // Another handler may have deferred a change meanwhile.
             if DEFERRED_COUNT.compare_exchange(count, 0, SeqCst, Relaxed).is_ok() {
                 return;
             }
         }
     }
 
-    /// Threads sleep on a set in which this one was just registered: makes it readable, by a connection that has something left.
+    /// Threads sleep on a set in which this set was just registered: makes this set readable, by a connection that has
+    /// something left.
     fn kick_within(&mut self, set: c_int, depth: u32) {
         let is_due = |it: &Entry| it.key.set == set && it.is_due(self, depth);
         let Some(at) = self.entries().iter().position(is_due) else { return };
@@ -373,13 +379,13 @@ impl List {
         register(key.set, key.fd, events | libc::EPOLLOUT as u32, data);
     }
 
-    /// What an event of the kernel's, of something that is registered with `data`, is to the program; 0: nothing. `None` if the list
-    /// does not have it.
+    /// What an event of the kernel's with `data` means for the program; 0: nothing. `None` if the list has no such
+    /// registration.
     fn truth_of_event(&mut self, set: c_int, (told, data): (u32, u64)) -> Option<u32> {
-        // The kernel may mean a new registration with the same data as one whose descriptor was closed.
+        // The event may be of a new registration with the same data as a registration whose descriptor was closed.
         let is_it = |it: &Entry| !it.is_free() && it.key.set == set && it.data == data;
         let Some(at) = self.entries().iter().position(|it| is_it(it) && it.key.fd != CLOSED) else {
-            // Nobody can ask the kernel for less any more.
+            // The kernel cannot be asked for less any more.
             let is_kicked = |it: &Entry| is_it(it) && it.kicked && it.events & OUT == 0;
             return self.entries().iter().any(is_kicked).then_some(told & !OUT);
         };
@@ -403,7 +409,7 @@ impl List {
         }
         let (state, truth) = match it.state {
             State::Armed => (State::Spent, truth),
-            // What was left was told before, for the same arming.
+            // What was left was reported before, for the same arming.
             State::Told => (State::Spent, 0),
             State::Spent => (State::Silent, 0),
             State::Silent | State::Free => return None,
@@ -412,7 +418,7 @@ impl List {
         Some(truth)
     }
 
-    /// Adds what is left in rings to the program's events; what the kernel has said of the same registrations gets it too.
+    /// Adds what is left in rings to the program's events, and to the kernel's events of the same registrations.
     fn tell(&mut self, set: c_int, turn: u32, answer: &mut Answer) {
         let used = self.entries().len();
         for at in (0..used).map(|at| (at + turn as usize) % used) {
@@ -435,7 +441,8 @@ impl List {
 pub fn prepare() -> bool {
     let registrations: usize = set::made().map(|set| set.count() as usize).sum();
     let length = ROOM + 2 * (table::highest() as usize + registrations);
-    // Who sleeps on a set is counted behind the filter too; without address space above those nobody is woken.
+    // Threads that sleep on a set are counted behind the filter too. Where there is no address space for a set's count,
+    // its sleepers are not woken.
     for first in (0..table::highest() as usize + ROOM).step_by(PIECE) {
         let _ = SLEEPERS.need_before_filter(first);
     }
@@ -472,30 +479,33 @@ fn enter(key: Key, (events, data): (u32, u64), state: State) {
     });
 }
 
-/// Whether anything is registered in `epfd` of which something is left to read; `None` where the list cannot be looked at.
+/// Whether a connection that has something left to read is registered in `epfd`; `None` where the list cannot be looked
+/// at.
 fn has_any(epfd: c_int) -> Option<bool> {
     if confined::has_rests() { locked(|list| list.has_any(name_of(epfd), 0)) } else { Some(false) }
 }
 
-/// Whether anything is registered in `epfd` of which something is left to read.
+/// Whether a connection that has something left to read is registered in `epfd`.
 pub fn is_any(epfd: c_int) -> bool {
     has_any(epfd).unwrap_or(false)
 }
 
 /// Whether this thread, which has counted itself among those that sleep on `epfd`, must not sleep.
 pub(super) fn keeps_awake(epfd: c_int) -> bool {
-    // The count comes before the look; who arms an entry looks at the count, with the lock.
+    // The count comes before the look: a thread that arms an entry looks at the count, with the lock.
     fence(SeqCst);
     has_any(epfd).unwrap_or(true)
 }
 
-/// The filter is about to come: enters the registrations of `connection` in all sets, if it `has_rest`; without one, the one-shot
-/// ones alone, of which a thread may be about to tell an event of an arming before. Whether there are such.
+/// The filter is about to come. Enters the registrations of `connection` in all sets, if it `has_rest`. Otherwise it
+/// enters only the one-shot ones, because a thread may be about to report an event of an earlier arming. Whether it has
+/// entered any of those.
 pub fn enter_all(connection: Connection, has_rest: bool) -> bool {
     let mut are_any = false;
     for fd in connection.descriptors() {
         for set in set::sets_of(fd) {
-            // Under the set's lock, which every change of the registration takes until it is the kernel's.
+            // Under the set's lock, which every change of the registration takes until the registration is left to the
+            // kernel.
             set.with_item(fd, |item| {
                 if item.events & ONCE != 0 || has_rest && item.wants(IN) {
                     let state = if item.is_disarmed() { State::Spent } else { State::Armed };
@@ -509,24 +519,25 @@ pub fn enter_all(connection: Connection, has_rest: bool) -> bool {
     are_any
 }
 
-/// Wakes who sleeps on the sets of `connection`, since the doorbell that would have done so may have been taken.
+/// Wakes the threads that sleep on the sets of `connection`, because the doorbell that would have woken them may have
+/// been taken.
 pub fn wake_all(connection: Connection) {
     for set in connection.descriptors().flat_map(set::sets_of) {
         wake_sleepers(set);
     }
 }
 
-/// From now on the registrations of `connection` are the kernel's, and this list's.
+/// From now on only the kernel and this list have the registrations of `connection`.
 pub fn leave_registrations(connection: Connection) {
     for fd in connection.descriptors() {
         leave_to_kernel(fd, table::generation(fd));
     }
 }
 
-/// Wakes them by a descriptor of the library's own that is told of once. It stays: the thread that it wakes may not make the system
-/// calls that take it back.
+/// Wakes them by a descriptor of the library's own that the kernel reports once. It stays registered: the filter may
+/// forbid the woken thread the system calls that take it out.
 fn wake_sleepers(set: &Set) {
-    // First: so is seen who sleeps now.
+    // Before the look, so that it finds a thread that sleeps by now.
     fence(SeqCst);
     if set.has_alarm() || !has_sleepers(set.epfd()) {
         return;
@@ -547,7 +558,7 @@ pub fn note_set(epfd: c_int) {
     }
 }
 
-/// The program's epoll_ctl, made by `call`, which is told what the kernel is to be told in place of what the program wants.
+/// The program's epoll_ctl, made by `call`, which gets the event for the kernel if that differs from the program's.
 pub(super) fn change(
     epfd: c_int,
     operation: c_int,
@@ -555,7 +566,7 @@ pub(super) fn change(
     wanted: Option<(u32, u64)>,
     call: impl Fn(Option<epoll_event>) -> c_int,
 ) -> c_int {
-    // First: every epoll_ctl comes here, and hardly any process has rests.
+    // This comes first: every epoll_ctl comes here, and hardly any process has rests.
     if !confined::has_rests() {
         return call(None);
     }
@@ -580,7 +591,7 @@ pub(super) fn forget(fd: c_int) {
     if !confined::has_rests() {
         return;
     }
-    // The kernel goes on telling of it, whoever else has it.
+    // While another descriptor or process has the socket, the kernel goes on reporting it.
     let goes_on = connection::known(fd).is_some_and(|it| it.has_duplicates() || !it.is_last());
     locked(|list| {
         for it in list.entries_mut() {
@@ -598,8 +609,8 @@ pub(super) fn forget(fd: c_int) {
     });
 }
 
-/// A descriptor of a set is about to be closed, which goes on by another, `heir`: that takes the place of the `name` by which the list
-/// knows the set, and of the `closed` one where it is registered itself.
+/// A descriptor of a set is about to be closed, and the set keeps another, `heir`. That replaces the `name` by which
+/// the list knows the set, and the `closed` descriptor where the set is registered itself.
 pub(super) fn rename((name, closed): (c_int, c_int), heir: c_int) {
     if confined::has_rests() {
         locked(|list| {
@@ -627,7 +638,7 @@ impl Answer {
         self.count == self.most
     }
 
-    /// Adds what the kernel says by `look`, also to the rests that are there.
+    /// Adds the kernel's events, which `look` gets, also to the rests that are there.
     fn ask(&mut self, look: &dyn Fn(*mut epoll_event, usize) -> c_int) {
         let rests = self.count;
         if self.is_full() {
@@ -641,7 +652,7 @@ impl Answer {
         }
     }
 
-    /// Adds an event, if one with these data is among the first `told`, to that.
+    /// Adds an event; to the event with the same data, if there is one among the first `told`.
     fn push(&mut self, events: u32, data: u64, told: usize) {
         if let Some(index) = (0..told).find(|&index| self.event(index).u64 == data) {
             let events = self.event(index).events | events;
@@ -665,7 +676,8 @@ impl Answer {
     }
 }
 
-/// What is left in rings, with what the kernel says by `look`, the program's own call without waiting; `None` if nothing is left.
+/// Reports what is left in rings, and the kernel's events, which `look` gets by the program's own call without waiting;
+/// `None` if nothing is left.
 ///
 /// # Safety
 /// The array must be the program's, of so many events, one at least.
@@ -691,8 +703,8 @@ pub(super) unsafe fn tell(
     (answer.count > 0).then_some(answer.count as c_int)
 }
 
-/// What an event of the kernel's, with these data, is to the program; 0: nothing. `None` if the list has nothing to say of it. To be
-/// asked once for each event.
+/// What an event of the kernel's with these data means for the program; 0: nothing. `None` if the list has no such
+/// registration. To be asked once for each event.
 #[inline]
 pub(super) fn truth(epfd: c_int, told: u32, data: u64) -> Option<u32> {
     if !confined::has_rests() {
@@ -701,8 +713,9 @@ pub(super) fn truth(epfd: c_int, told: u32, data: u64) -> Option<u32> {
     locked(|list| list.truth_of_event(name_of(epfd), (told, data))).flatten()
 }
 
-/// Puts `count` events right that the kernel has written: room for which the library has asked to wake this thread is none to the
-/// program, and a one-shot registration is told of once. How many events are left; an error stays one.
+/// Corrects `count` events that the kernel has written: it takes out room that only the library has asked for, to wake
+/// this thread, and a second event of a one-shot registration. Returns how many events are left; an error stays an
+/// error.
 ///
 /// # Safety
 /// As [`tell`], of so many events.
@@ -725,7 +738,7 @@ pub(super) unsafe fn confirm(epfd: c_int, events: *mut epoll_event, count: c_int
     answer.count as c_int
 }
 
-/// Now and then: once the kernel knows everything, nobody looks at the list any more.
+/// Called now and then: once nothing is left in rings, no wait looks at the list any more.
 fn give_up_if_over() {
     if IN_VAIN.fetch_add(1, Relaxed) % LOOK_EVERY != LOOK_EVERY - 1 || confined::may_any_have_rest() {
         return;

@@ -1,8 +1,8 @@
-//! Sets whose program waits for room in a ring. The kernel, whose own buffers are empty meanwhile, is not to say that there is
-//! some; nobody tells of the ring's, so the set sleeps briefly and looks.
+//! Sets whose program waits for room in a ring. The kernel's own buffers are empty meanwhile, and it must not report
+//! room. Nothing reports room in the ring, so the set sleeps briefly and looks.
 //!
 //! A registration for which the set looks ([`Room`]) stays active. As soon as the set cannot look (the direction leaves the ring,
-//! the socket or the set goes elsewhere), the kernel gets its registration back, and tells of its own room.
+//! the socket or the set goes elsewhere), the kernel gets its registration back, and reports its own room.
 
 use super::register::register;
 use super::{EDGE, ONCE, OUT, has_sleepers, port};
@@ -14,12 +14,12 @@ use underpass_segment::switch::Port;
 /// Whether sets that may tell of room in the ring of `port` can look for it.
 pub fn looks_for_room(port: &Port<'_>) -> bool {
     let Some(connection) = connection::known(port.fd) else { return false };
-    // One that is looked at below this signal handler cannot be told now; on an inner one somebody sleeps from outside.
+    // A set that this signal handler has interrupted cannot be told now; on an inner set a thread sleeps from outside.
     connection.descriptors().all(|fd| set::sets_of(fd).all(|set| !set.is_interrupted() && !set.is_inner()))
 }
 
-/// A send on `port` was refused, since its ring is full. Sets that are to tell of room look at it from now on, also those in which
-/// a thread sleeps.
+/// A send on `port` was refused, because its ring is full. Sets that have to report room look at it from now on, also
+/// sets on which a thread sleeps.
 pub fn await_room(port: &Port<'_>) {
     let Some(connection) = connection::known(port.fd) else { return };
     for fd in connection.descriptors() {
@@ -29,7 +29,8 @@ pub fn await_room(port: &Port<'_>) {
                 if is_new {
                     item.set_room(Room::Set);
                     if has_sleepers(set.epfd()) || set.is_inner() {
-                        // The kernel looks at its own room once more, and finds it: whoever sleeps looks at the ring's.
+                        // The kernel looks for its own room once more, finds it, and wakes a sleeper, which looks at
+                        // the ring's.
                         register(set.epfd(), fd, item.events, item.data);
                     }
                 }
@@ -39,18 +40,18 @@ pub fn await_room(port: &Port<'_>) {
     }
 }
 
-/// What a set finds that looks for room.
+/// The result of a set's look for room.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    /// The kernel tells, if anybody has to.
+    /// The set has nothing to report: the kernel does, if necessary.
     Nothing,
-    /// The program is to be told of room in the ring.
+    /// Room in the ring is to be reported.
     Room,
-    /// There is none yet.
+    /// The ring has no room yet.
     None,
 }
 
-/// Whether the program is to be told of room in the ring.
+/// Whether room in the ring is to be reported to the program.
 pub(super) fn look(port: &Port<'_>, item: &Item) -> Found {
     let level = item.events & (EDGE | ONCE) == 0;
     match item.room {
@@ -85,12 +86,13 @@ pub(super) fn look_anew(epfd: c_int, fd: c_int, port: &Port<'_>, item: &mut Item
     found
 }
 
-/// The kernel says that there is room: whether it has only its own in mind.
+/// The kernel reports room. Whether that is only room in the kernel's own buffers.
 pub(super) fn is_about_the_kernel(set: &Set, port: &Port<'_>, item: &mut Item) -> bool {
     let told = if !port.stays_in_ring() || port.offers_room() {
         true
     } else {
-        // Of these nobody looks for the ring's. If it cannot go down just now, the kernel says so again.
+        // No set looks for room in the ring for these. If the direction cannot go down just now, the kernel reports
+        // again.
         if item.events & ONCE != 0 || set.is_inner() {
             port.go_down_for_room();
         }
@@ -103,14 +105,14 @@ pub(super) fn is_about_the_kernel(set: &Set, port: &Port<'_>, item: &mut Item) -
         item.set_room(Room::Kernel);
         return false;
     }
-    // Whatever the kernel was asked for before, this is what it knows.
+    // The kernel has reported room, so its registration asks for that: `Set`, and not `SetAlone`.
     if item.events & ONCE == 0 {
         item.set_room(Room::Set);
     }
     true
 }
 
-/// Before a sleep on the set: from now on the kernel says nothing of its room. Of an edge it has said so before.
+/// Before a sleep on the set: from now on the kernel does not report its own room. An edge of it was reported before.
 pub(super) fn mute(epfd: c_int, fd: c_int, item: &mut Item) {
     if item.events & EDGE == 0 && item.room != Room::SetAlone {
         register(epfd, fd, item.events & !OUT, item.data);
@@ -118,7 +120,7 @@ pub(super) fn mute(epfd: c_int, fd: c_int, item: &mut Item) {
     }
 }
 
-/// The set does not look for room any more: the kernel says that there is some, also where it has said so before.
+/// The set does not look for room any more: has the kernel report room, even if it has done so before.
 pub(super) fn give_back(epfd: c_int, fd: c_int, item: &mut Item) {
     if item.room != Room::Kernel {
         item.set_room(Room::Kernel);
@@ -126,7 +128,7 @@ pub(super) fn give_back(epfd: c_int, fd: c_int, item: &mut Item) {
     }
 }
 
-/// How long a sleep on the set lasts at most, in nanoseconds, since something waits for room; 0: not at all.
+/// How long a sleep on the set may last, in nanoseconds, where something waits for room; 0: nothing waits.
 pub(super) fn look_in(epfd: c_int, set: &Set) -> u64 {
     let mut soonest = u64::MAX;
     set.scan(|fd, item, _| {

@@ -13,7 +13,7 @@ use underpass_segment::kernel;
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::words::ALONE;
 
-/// Sets watch `connection`: those that do not look at it themselves rely on its waiting flag.
+/// Sets watch `connection`: a set that does not look at it itself relies on its waiting flag.
 pub fn watch(connection: Connection, generation: u64) {
     let mut watching = 0;
     for set in set::sets_of(connection.fd) {
@@ -26,7 +26,7 @@ pub fn watch(connection: Connection, generation: u64) {
                 connection.end.reading.resting.add(ALONE);
             }
         });
-        // Below this signal handler it is being looked at: it may have it.
+        // This signal handler has interrupted a look at the set, which may have the connection.
         watching += 2 * u32::from(set.is_interrupted());
     }
     if watching > 0 {
@@ -49,8 +49,8 @@ pub fn watch_by_poll(connection: Connection) {
     }
 }
 
-/// More than one poll, select or epoll set may watch `connection`: from now on it wakes each of them by a doorbell of
-/// its own, since a doorbell that woke a group may be taken by none but that group.
+/// More than one poll, select or epoll set may watch `connection`: from now on a doorbell of its own wakes them,
+/// because only the group may take a doorbell that woke a group.
 pub fn wake_by_itself(connection: Connection) {
     if connection.end.watch_by_several() {
         take_back(connection.fd);
@@ -68,9 +68,9 @@ pub fn forget_socket(connection: Connection, last: bool) {
     let_go(connection, generation);
 }
 
-/// The sets in which the connection was in the number's generation `generation` do not rely on it any more. If that is
-/// over, no thread looks at the connection in a set from now on: none raises its waiting flag, nor takes what belongs to
-/// the number's next socket.
+/// The sets in which the connection was registered in the number's generation `generation` do not rely on it any more.
+/// If that generation is over, no thread looks at the connection in a set from now on: none raises its waiting flag, or
+/// takes what belongs to the number's next socket.
 pub fn let_go(connection: Connection, generation: u64) {
     if !connection.end.is_watched() {
         return;
@@ -88,8 +88,8 @@ pub fn let_go(connection: Connection, generation: u64) {
     }
 }
 
-/// The set does not ask any more for what comes on the connection: a doorbell of the group's there wakes nobody. Whoever
-/// sleeps on the set may have been taken for woken by one.
+/// The set does not ask any more for what comes on the connection, so a doorbell of the group that is sent there wakes
+/// nobody. A sender may believe that it has woken the threads that sleep on the set by such a doorbell.
 pub(super) fn leave_group(epfd: c_int, set: &Set, port: &Port<'_>) {
     port.quit_group();
     hand_over(epfd, set);
@@ -120,7 +120,7 @@ pub(super) fn rest(set: &Set, item: &mut Item, joining: &mut Joining<'_>, port: 
     if item.set_resting(true) {
         resting.remove();
     }
-    // Nobody may rely on a flag that is not raised.
+    // The set must not rely on a flag that is not raised.
     if resting.number() == 0 {
         resting.add(number);
     }
@@ -145,7 +145,7 @@ pub fn take_back(fd: c_int) {
 
 /// A thread goes back to the program while others sleep on the set: what it leaves behind has to wake them.
 pub(super) fn hand_over(epfd: c_int, set: &Set) {
-    // A look at the set below this signal handler does so when it returns to the program.
+    // A look at the set that this signal handler has interrupted does so when it returns to the program.
     if !has_sleepers(epfd) || set.is_interrupted() {
         return;
     }
@@ -156,7 +156,7 @@ pub(super) fn hand_over(epfd: c_int, set: &Set) {
     set.scan(|fd, item, joining| {
         let Some(port) = port(fd) else { return Scan::Leave };
         if item.room != Room::Kernel {
-            // One of them is to look for room.
+            // One of the sleepers is to look for room.
             register(epfd, fd, item.events, item.data);
             item.set_room(Room::Set);
         }
@@ -209,7 +209,7 @@ pub(super) fn any_news(set: &Set) -> bool {
 /// Before something sleeps on the set itself (a poll, or an outer set): raises every waiting flag.
 pub fn prepare_to_sleep(epfd: c_int) -> Sleep {
     match set_of(epfd) {
-        // The flags are raised, or not, by the look at the set below this signal handler.
+        // The look at the set that this signal handler has interrupted raises the flags, or does not.
         Some(set) if set.is_interrupted() => Sleep::Briefly,
         Some(set) => {
             set.set_inner();
@@ -220,12 +220,13 @@ pub fn prepare_to_sleep(epfd: c_int) -> Sleep {
     }
 }
 
-/// What is true of the set `epfd`, which the kernel says is ready: what woke it may have been read already.
+/// What is true of the set `epfd`, which the kernel reports as ready: the bytes that made it ready may have been read
+/// already.
 pub fn confirm(epfd: c_int, events: i16) -> i16 {
     if has_ready(epfd) {
         return events & IN as i16;
     }
-    // From now on it is woken by doorbells that may be taken here.
+    // From now on doorbells wake the sleeper, and a look here may take them.
     prepare_to_sleep(epfd);
     if let Some(set) = set_of(epfd) {
         calm_all(set, 0);
@@ -256,8 +257,8 @@ fn calm_all(set: &Set, depth: u32) {
 
 /// Raises the waiting flags of the active sockets and leaves them to the kernel.
 ///
-/// With `alone` each rings a doorbell of its own, for somebody who sleeps on the set from outside; all of them, whatever is
-/// there already, since that may be told once only.
+/// With `alone` each socket gets a doorbell of its own, for a thread that sleeps on the set from outside. That includes
+/// sockets at which something is there already, because it may be reported once only.
 pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
     if set.is_interrupted() {
         return Sleep::Briefly;
@@ -268,7 +269,7 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
         let Some(port) = port(fd) else { return Scan::Leave };
         let (epfd, before) = (set.epfd(), item.room);
         if alone {
-            // Whoever sleeps on the set from outside hears of the kernel's room.
+            // A thread that sleeps on the set from outside is woken by the kernel's room.
             if before != Room::Kernel {
                 port.go_down_for_room();
             }
@@ -286,7 +287,7 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
         }
         match rest(set, item, joining, &port, alone) {
             Sleep::Yes => Scan::Leave,
-            // Edge-triggered, and told of it already: it may well sleep on that.
+            // Edge-triggered, and the data was reported already: the program may sleep with it unread.
             Sleep::No if port.ready() == Ready::Yes && news(&port, item).is_none() => {
                 if !may_be_told_again(&port) {
                     return Scan::Leave;
@@ -309,7 +310,7 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
         }
     });
     if let Some(fd) = ready.filter(|_| depth > 0) {
-        // Of what lies in an inner set's rings the outer one learns from the kernel alone, and once.
+        // An outer set learns of what lies in an inner set's rings only from the kernel, and only once.
         if set.item(fd).is_none_or(|item| !item.is_kicked()) {
             kick(set.epfd(), set, fd);
         } else {
@@ -320,13 +321,13 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
     if sleep == Sleep::Yes { arm_inner(set, depth) } else { sleep }
 }
 
-/// Whether another process may shut the connection down: that is an edge once more, of data that was told of as well. As long
-/// as that lies in the ring, nothing wakes a sleeper for it.
+/// Whether another process may shut the connection down. That makes another edge, which reports again data that was
+/// reported before. As long as that data lies in the ring, nothing wakes a sleeper for that edge.
 fn may_be_told_again(port: &Port<'_>) -> bool {
     port.end.owners.are_several()
 }
 
-/// The same for the sets that are registered in this one: the kernel tells of them what is true.
+/// The same for the sets that are registered in this one: the kernel reports what is true of them.
 pub(super) fn arm_inner(set: &Set, depth: u32) -> Sleep {
     let mut inner = set.inner().filter_map(set_of).filter(|_| depth < MAX_DEPTH);
     inner

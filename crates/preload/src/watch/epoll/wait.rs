@@ -32,19 +32,19 @@ const BRIEFLY_NS: u64 = 10_000_000;
 pub struct Call<'a> {
     /// The set.
     pub epfd: c_int,
-    /// Makes it with what is left of the time.
+    /// Makes the call with what is left of the time.
     pub sleep: &'a dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
-    /// The signals that it blocks; null: as they are.
+    /// The signals that the call blocks; null: unchanged.
     pub mask: *const sigset_t,
 }
 
 impl Call<'_> {
-    /// Makes it with what is left of the time: what the kernel says, of which not all may be true.
+    /// Makes the call with what is left of the time. Returns the kernel's events, which may have to be corrected.
     fn ask(&self, at: *mut epoll_event, most: c_int, left: Option<timespec>) -> c_int {
         (self.sleep)(at, most, left)
     }
 
-    /// The same, and what is true of it where the kernel alone tells of the set.
+    /// The same, with the events corrected, where the kernel alone reports the set.
     fn sleep(&self, at: *mut epoll_event, most: c_int, left: Option<timespec>) -> c_int {
         let answer = self.ask(at, most, left);
         // SAFETY: the kernel has written so many.
@@ -65,7 +65,7 @@ impl Call<'_> {
             return None;
         }
         let look = |at, most| match set_of(self.epfd).filter(|set| set.count() > 0 && !set.is_interrupted()) {
-            // The filter was refused, and the set has connections of ours yet.
+            // The filter was refused, and the set still has fast connections.
             Some(set) if !is_quiet() => wait_in(self.epfd, set, Events::new(at, most), Some(0), self, false),
             _ => self.look(at, most as c_int),
         };
@@ -73,7 +73,7 @@ impl Call<'_> {
         unsafe { rests::tell(self.epfd, at, most, &look) }
     }
 
-    /// Sleeps in it for so many nanoseconds at most, which are few: most calls count in milliseconds.
+    /// Sleeps in the call for `ns` nanoseconds at most. Most calls count in milliseconds, which may be too long.
     fn sleep_briefly(&self, at: *mut epoll_event, most: c_int, deadline: Deadline, ns: u64) -> c_int {
         let mut set = pollfd { fd: self.epfd, events: libc::POLLIN, revents: 0 };
         let left = left(deadline, ns);
@@ -98,10 +98,11 @@ pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadli
     {
         return Some(count);
     }
-    // What is in the sets of a confined process, the kernel knows.
+    // In a confined process the kernel reports what its sets have.
     let set = set_of(epfd).filter(|set| set.count() > 0 || set.has_inner() && !is_quiet())?;
     test_cancel();
-    // The rest of the array is the program's word: there may be much of it, and little of that is written to.
+    // Only the beginning is tested, and the program's word is taken for the rest: the array may be long, and little of
+    // it is written to.
     if !is_writable(events, 1) {
         return wait_in_vain(epfd, set, events, most, deadline, call);
     }
@@ -117,8 +118,8 @@ pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadli
     Some(answer)
 }
 
-/// The same where no event can be written. As in the kernel the first that there is ends the call with an error, and is
-/// there for the next call.
+/// The same where no event can be written. As in the kernel, the first event ends the call with an error, and stays for
+/// the next call.
 #[cold]
 fn wait_in_vain(
     epfd: c_int,
@@ -128,7 +129,7 @@ fn wait_in_vain(
     deadline: Deadline,
     call: &Call<'_>,
 ) -> Option<c_int> {
-    // No process has memory there: the kernel says so before it looks at the set.
+    // No process has memory there, and the kernel reports that before it looks at the set.
     if (events as usize).saturating_add(most as usize * size_of::<epoll_event>()) > SURE {
         return None;
     }
@@ -146,7 +147,7 @@ fn wait_in_vain(
         if !set.is_interrupted() {
             tell_all(epfd, set);
         }
-        // The kernel finds the same of what it knows.
+        // The kernel does the same with its own events.
         let answer = asleep(epfd, || call.sleep(events, most, left(deadline, BRIEFLY_NS)));
         if answer != 0 || expired {
             return Some(answer);
@@ -154,11 +155,12 @@ fn wait_in_vain(
     }
 }
 
-/// Waits for what the set and the kernel tell; `rests`: and for what is left in the rings of a confined process.
+/// Waits for events of the set and of the kernel; with `rests` also for what is left in the rings of a confined
+/// process.
 fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call: &Call<'_>, rests: bool) -> c_int {
     let look = |at, most| {
         if is_quiet() {
-            // By the program's own call.
+            // The kernel is asked by the program's own call.
             return call.ask(at, most, Some(AT_ONCE));
         }
         // SAFETY: the kernel writes at most as many events as it is told.
@@ -180,23 +182,23 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
         let expired = deadline.is_some_and(|at| clock::nanoseconds() >= at);
         events.last_look = expired;
         let idle_for = ticks().wrapping_sub(set.asked().load(Relaxed));
-        // The kernel's own must not starve, nor starve the others.
+        // The kernel's own descriptors must not starve, nor starve the others.
         let overdue = idle_for > KERNEL_EVERY_US * ticks_per_microsecond() && !set.others_first().swap(false, Relaxed);
         if !overdue {
             collect(epfd, set, &mut events);
         }
         let idle = idle_for > KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
-        // Who goes to sleep at once asks the kernel by that.
+        // A call that goes to sleep at once asks the kernel by that.
         let sleeps = began.is_none() && events.count == 0 && idle && !expired && !(overdue && any_news(set)) && {
             polled_enough = !began.insert(begin(set)).polls() || any_waits(set);
             polled_enough || !set.is_active()
         };
-        // Who asks what is there now is told all of it.
+        // A call that does not wait is told everything that is there.
         let in_doubt = (core::mem::take(&mut events.in_doubt) || set.has_quiet()) && events.count < events.most;
         if !sleeps && (overdue || (expired && in_doubt) || (events.count == 0 && (idle || expired))) {
             set.asked().store(ticks(), Relaxed);
             if expired {
-                // No call that sleeps will.
+                // This call does not sleep, so it arms the inner sets here.
                 arm_inner(set, 0);
             }
             if ask(epfd, set, &mut events, look) < 0 {
@@ -224,7 +226,7 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
             continue;
         }
         let answer = sleep(epfd, set, &mut events, deadline, call, &mut slept);
-        // Others that sleep on the same set still want the next doorbell.
+        // Other threads that sleep on the same set still need the next doorbell.
         set.set_asleep(|| has_sleepers(epfd));
         match answer {
             None => continue,
@@ -235,8 +237,8 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
     }
 }
 
-/// Sleeps in the kernel, and puts right what that tells: as [`ask`], with whether it `slept`. `None` if there is something without
-/// that.
+/// Sleeps in the kernel, and corrects its events: as [`ask`], and says whether it `slept`. `None` if there is something
+/// without a sleep.
 fn sleep(
     epfd: c_int,
     set: &Set,
@@ -273,7 +275,8 @@ fn sleep(
     })
 }
 
-/// The same in a signal handler on top of a look at the set: nothing of it can be changed, so every look is at all of it.
+/// The same in a signal handler that has interrupted a look at the set: it cannot change the set, so every look is at
+/// all of it.
 #[cold]
 fn wait_above(set: &Set, at: *mut epoll_event, most: usize, deadline: Deadline, call: &Call<'_>) -> c_int {
     loop {
@@ -324,8 +327,8 @@ fn begin(set: &Set) -> Wait {
     wait
 }
 
-/// Sleeps by `native` on a set that has no sockets of ours. It may have some when this thread wakes: then what woke it may be
-/// a doorbell, or what another thread has been told of.
+/// Sleeps by `native` on a set that has no sockets of ours. It may have some when this thread wakes: then a doorbell
+/// may have woken the thread, or something that another thread was told already.
 pub fn sleep_natively(
     epfd: c_int,
     events: *mut epoll_event,
@@ -361,7 +364,7 @@ pub fn sleep_natively(
     }
 }
 
-/// The same in a confined process, which another thread may wake: what is left in the ring of a connection that it registers.
+/// The same in a confined process, where another thread may register a connection that has something left in its ring.
 fn sleep_beside_rests(events: *mut epoll_event, most: c_int, deadline: Deadline, call: &Call<'_>) -> c_int {
     loop {
         let answer = asleep(call.epfd, || {

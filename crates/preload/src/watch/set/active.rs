@@ -5,14 +5,14 @@ use super::item::{Flags, InKernel};
 use super::{Deferred, Item, Room, Set, State};
 use underpass_segment::sync::Relaxed;
 
-/// What a look at an active socket says of its future.
+/// What becomes of an active socket after a look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
     /// It stays active.
     Keep,
     /// It is left to the kernel.
     Leave,
-    /// It stays active, and no more need be looked at.
+    /// It stays active, and the scan need not look at further sockets.
     Enough,
 }
 
@@ -24,7 +24,7 @@ impl Set {
         }
     }
 
-    /// Has those sockets looked at in user space of which `is_meant` says so.
+    /// Makes the sockets active that `is_meant` selects.
     pub fn activate_if(&self, mut is_meant: impl FnMut(i32, &Item) -> bool) {
         self.unless_interrupted(|state| {
             for index in 0..state.places() {
@@ -41,19 +41,20 @@ impl Set {
         self.active_count.load(Relaxed) > 0
     }
 
-    /// Shows the active sockets to `look`, until it has seen enough. Those that it says so of are left to the kernel from
-    /// then on.
+    /// Shows the active sockets to `look` until it has seen enough. Sockets for which it returns [`Scan::Leave`] are
+    /// left to the kernel from then on.
     pub fn scan(&self, look: impl FnMut(i32, &mut Item, &mut Joining<'_>) -> Scan) {
         self.scan_from(|_| 0, look);
     }
 
-    /// The same, going on where the last such scan has seen enough: all have their turn, however few are told at once.
+    /// The same, beginning where the last such scan stopped: each socket gets its turn, even if a call reports few at
+    /// once.
     pub fn scan_in_turn(&self, look: impl FnMut(i32, &mut Item, &mut Joining<'_>) -> Scan) {
         let stopped = self.scan_from(|state| state.turn, look);
         self.locked(|state| state.turn = stopped);
     }
 
-    /// Where it stopped.
+    /// Scans from there; returns where it stopped.
     fn scan_from(
         &self,
         start: impl FnOnce(&State) -> usize,
@@ -80,7 +81,8 @@ impl Set {
                     (item.in_kernel, item.room) = (InKernel::Same, Room::Kernel);
                     Scan::Leave
                 };
-                // Who waits for room is not left to the kernel, which knows of none.
+                // A registration that waits for room in the ring is not left to the kernel, which does not know of that
+                // room.
                 let stays = verdict != Scan::Leave || item.is_stale() || item.room != Room::Kernel;
                 item.flags.set(Flags::ACTIVE, stays);
                 match verdict {

@@ -24,10 +24,10 @@ pub enum Deferred {
     Closed,
 }
 
-/// So many have their place in the set's own memory.
+/// How many changes have their place in the set's own memory.
 const FIRST: usize = 16;
-/// More than these in one handler, or without address space more than the first, are without effect, but for events that are
-/// told as the kernel has them.
+/// More changes than these in one handler (without address space, more than [`FIRST`]) have no effect: events are then
+/// reported as the kernel has them.
 const MOST: usize = 1 << 15;
 
 /// The deferred changes of a set, in order; zeroed memory has none.
@@ -60,7 +60,7 @@ impl Deferrals {
         self.place(index).and_then(|place| unsafe { place.read() })
     }
 
-    /// Whether there are any; handlers of this thread that have returned are heeded.
+    /// Whether there are any, those of handlers of this thread that have returned included.
     #[inline]
     pub(super) fn is_any(&self) -> bool {
         compiler_fence(SeqCst);
@@ -68,7 +68,7 @@ impl Deferrals {
     }
 }
 
-/// What has to wait until nobody is inside.
+/// What has to wait until no thread is inside the set.
 pub(super) struct Ends {
     indices: [Option<u32>; FIRST],
     closed: bool,
@@ -89,8 +89,8 @@ pub fn is_any_interrupted() -> bool {
     made().any(Set::is_interrupted)
 }
 
-/// Defers the release of the end with this index, whose last descriptor was closed, if this thread is inside a set: that may be
-/// using the channel of the end. Whether it does.
+/// Defers the release of the end with this index, whose last descriptor was closed, if this thread is inside a set: the
+/// interrupted look may be using the end's channel. Whether it was deferred.
 pub fn defer_release(index: u32) -> bool {
     let below = made().find(|set| set.is_interrupted());
     below.inspect(|set| set.defer(Deferred::End { index })).is_some()
@@ -99,12 +99,12 @@ pub fn defer_release(index: u32) -> bool {
 impl Set {
     /// Defers `what` to the look at the set that this signal handler has interrupted.
     pub fn defer(&self, what: Deferred) {
-        // Another handler may come on top of this one, and return.
+        // Another handler may interrupt this one here, and return.
         let at = self.deferred.count.fetch_add(1, Relaxed) as usize;
         self.deferred.put(at, Some(what));
     }
 
-    /// What was deferred, for a handler.
+    /// Shows a handler what was deferred.
     pub(super) fn each_deferred(&self, mut what: impl FnMut(Deferred)) {
         let count = (self.deferred.count.load(Relaxed) as usize).min(FIRST + MOST);
         (0..count).filter_map(|index| self.deferred.at(index)).for_each(&mut what);
@@ -138,7 +138,8 @@ impl Set {
                 Some(Deferred::Activate { fd }) => state.activate(fd),
                 Some(Deferred::Changed { fd, generation, events, data, foreign }) => {
                     self.note_change(foreign);
-                    // It may have been closed since. Without address space its events are told as the kernel has them.
+                    // The descriptor may have been closed since. Without address space its events are reported as the
+                    // kernel has them.
                     if generation == table::generation(fd) && state.put(fd, events, data, foreign) {
                         state.activate(fd);
                     }
@@ -156,7 +157,7 @@ impl Set {
                 Some(Deferred::End { index }) => match free.next() {
                     Some(place) => *place = Some(index),
                     None => {
-                        // When those are let go of.
+                        // No room for more: this one waits until the others have been released.
                         self.deferred.put(done as usize, what);
                         all = false;
                     }

@@ -1,4 +1,4 @@
-//! The groups as which the sockets of a set sleep, one in each of their pools.
+//! The groups in which the sockets of a set sleep: one group in each of their pools.
 
 use super::{Set, State, made};
 use crate::guest::memory::{release, reserve};
@@ -11,8 +11,8 @@ use underpass_segment::words::{ALONE, Group};
 /// Pools of one set whose connections sleep as a group; those of further pools are woken one by one.
 const MAX_POOLS: usize = 512;
 
-/// A pool in which the set has ends of one side, and which descriptors they are. Of a connection within this process it
-/// may have both.
+/// A pool in which the set has ends of one side, and their descriptors. A set may have both ends of a connection within
+/// this process.
 #[derive(Clone, Copy)]
 pub(super) struct Members {
     pool: *const u8,
@@ -27,7 +27,7 @@ pub struct Joining<'a>(pub(super) &'a mut State);
 
 /// The process ends: others may have its groups.
 pub fn give_back_groups() {
-    // Not one that this thread is inside, below the signal handler that ends the process.
+    // Not a set that this thread is inside, where a signal handler ends the process.
     for set in made().filter(|set| set.lock.load(Relaxed) == 0) {
         set.locked(State::leave_groups);
     }
@@ -87,30 +87,34 @@ impl Set {
         number
     }
 
-    /// Tells every group whether anybody sleeps on this set, which `asleep` says; if so: false when one has been rung.
+    /// Tells every group whether a thread sleeps on this set, as `asleep` says. If one sleeps: false when a group has
+    /// been rung.
     pub fn set_asleep(&self, asleep: impl FnOnce() -> bool) -> bool {
         if self.groups.load(Relaxed) == 0 {
             return true;
         }
-        // In there: whoever goes to sleep counts itself first, and says so in there afterwards.
+        // Asked under the lock: a thread that goes to sleep counts itself first, and then tells its groups under the
+        // lock.
         self.locked(|state| state.set_asleep(asleep()))
     }
 
-    /// This thread, counted among the sleepers, is about to sleep: false when a group has been rung, or unless sockets
-    /// `may` be active, when one has become so. Whoever makes one active does it in there, and looks for sleepers afterwards.
+    /// This thread, counted among the sleepers, is about to sleep. False when a group has been rung, or when a socket
+    /// has become active, unless sockets `may` be active. A thread that makes a socket active does it under the lock,
+    /// and looks for sleepers afterwards.
     pub fn fall_asleep(&self, may: bool) -> bool {
         let quiet = self.locked(|state| state.set_asleep(true));
-        // Looked at afterwards: a signal handler may just have left one.
+        // Looked at afterwards, because a signal handler may just have made a socket active.
         quiet && (may || !self.is_active())
     }
 
-    /// Somebody sleeps on the set from outside: the kernel must know every registration as it is.
+    /// A thread sleeps on the set from outside: the kernel must know every registration as it is.
     pub fn set_inner(&self) {
         if self.is_inner.swap(1, Relaxed) != 0 {
             return;
         }
-        // Those that sleep as members of a group are to be woken one by one from now on. The groups stay the set's: a
-        // sender may still have their numbers, and a thread that sleeps on the set itself is still woken by them.
+        // Connections that sleep as members of a group are to be woken one by one from now on. The set keeps its
+        // groups: a sender may still have their numbers, and a thread that sleeps on the set itself is still woken by
+        // them.
         self.unless_interrupted(|state| {
             for index in 0..state.member_count {
                 for fd in state.members_at(index).fds {
@@ -161,7 +165,8 @@ impl State {
             // SAFETY: as in `answer_bells`.
             let group = unsafe { &*self.members_at(index).group };
             if asleep {
-                // SeqCst: asleep before rung is looked at; the sender rings before it looks whether any sleeps.
+                // SeqCst: the set says `asleep` before it looks at `rung`; the sender sets `rung` before it looks at
+                // `asleep`.
                 group.asleep.swap(1, SeqCst);
                 quiet &= group.rung.load(SeqCst) == 0;
             } else {

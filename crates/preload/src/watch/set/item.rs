@@ -6,15 +6,15 @@ use underpass_segment::switch::Told;
 /// End of a chain.
 pub(super) const NONE: u32 = 0;
 
-/// Who tells the program of room for which it asks. Zeroed memory is the kernel.
+/// What reports the room for which the program asks. Zeroed memory is the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Room {
-    /// The kernel, or the set, where a level-triggered one asks for room in a ring that is not full.
+    /// The kernel; or the set, where a level-triggered registration asks for room and the ring is not full.
     Kernel,
-    /// The set, which looks for room in the ring: the program was told of none, and of room not since.
+    /// The set, which looks for room in the ring: a send was refused, and no room was reported since.
     Set,
-    /// The same, and the kernel's registration does not ask for its own meanwhile.
+    /// The same, and the kernel's registration does not ask for the kernel's own room meanwhile.
     SetAlone,
 }
 
@@ -22,11 +22,12 @@ pub enum Room {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Holds {
-    /// No registration, or one that the program has removed.
+    /// No registration, or a registration that the program has removed.
     Nothing,
-    /// That of a socket of ours.
+    /// The registration of a socket of ours.
     Socket,
-    /// That of a descriptor that is no socket of ours: kept for its data, which a socket of ours may share.
+    /// The registration of a descriptor that is no socket of ours. It is kept for its data, which a socket of ours may
+    /// share.
     Foreign,
 }
 
@@ -52,7 +53,7 @@ impl Flags {
     pub(super) const KICKED: Flags = Flags(1);
     /// The set is counted among those that rely on the connection's waiting flag.
     pub(super) const RESTING: Flags = Flags(1 << 1);
-    /// One-shot, and used up.
+    /// A one-shot registration that is used up.
     pub(super) const DISARMED: Flags = Flags(1 << 2);
     /// The socket is gone with its descriptor.
     pub(super) const ENDED: Flags = Flags(1 << 3);
@@ -79,7 +80,7 @@ impl Flags {
         Flags(self.0 | flags.0)
     }
 
-    /// Those of `flags` that are up.
+    /// The flags among `flags` that are up.
     pub(super) fn only(self, flags: Flags) -> Flags {
         Flags(self.0 & flags.0)
     }
@@ -98,16 +99,16 @@ pub struct Item {
     pub told: Told,
     /// When there last were news, in ticks.
     pub last_news: u64,
-    /// Who tells of room.
+    /// What reports room.
     pub room: Room,
     pub(super) holds: Holds,
     pub(super) in_kernel: InKernel,
     pub(super) flags: Flags,
     /// Next in the chain of those with the same data.
     pub(super) next: u32,
-    /// Of the number when it was registered.
+    /// The number's generation when it was registered.
     pub(super) generation: u64,
-    /// Since when the kernel has not had the same, in ticks.
+    /// Since when the kernel has had another registration, in ticks.
     pub(super) stale_since: u64,
 }
 

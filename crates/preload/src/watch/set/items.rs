@@ -6,13 +6,13 @@ use super::item::{Item, NONE};
 use crate::guest::memory::{release, reserve};
 use core::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
-/// Room for so many registrations to begin with, within the set's own page.
+/// How many registrations the set's own page has room for.
 const FIRST: usize = 16;
 
-/// A table of registrations, found by descriptor; the heads of the chains of those whose data are alike; and the list of
-/// the active ones: `capacity` of each, a power of two, behind one another.
+/// A table of registrations, found by descriptor; the heads of the chains of registrations with equal data; and the
+/// list of the active ones: `capacity` of each, a power of two, one after another.
 ///
-/// Whoever finds it, finds it whole: a signal handler may look at it on top of whatever is done to it.
+/// A signal handler may interrupt any change of the table, and finds the table consistent.
 #[repr(C)]
 pub(super) struct Items {
     capacity: usize,
@@ -66,7 +66,7 @@ impl Items {
         (index < self.capacity).then(|| unsafe { self.head(0).add(self.capacity).cast::<i32>().add(index) })
     }
 
-    /// The place of `fd`, or the one that it would have.
+    /// The place of `fd`, or the place that it would get.
     fn find(&self, fd: i32) -> *mut Item {
         let mut index = fd as usize & (self.capacity - 1);
         loop {
@@ -90,7 +90,7 @@ impl State {
         (self.count, self.active_count, self.stale_count, self.turn) = (0, 0, 0, 0);
     }
 
-    /// Puts `items` in the table's place; not before does that go, where a signal handler might look.
+    /// Replaces the table by `items`, and only then releases the old one: a signal handler might look at it.
     fn use_items(&mut self, items: *mut Items) {
         let old = core::mem::replace(&mut self.items, items);
         compiler_fence(SeqCst);
@@ -120,7 +120,7 @@ impl State {
         }
         if self.item(fd).is_none() {
             let table = self.table();
-            // A quarter stays free, so that looking for a place comes to an end soon.
+            // A quarter stays free, so that a search for a place ends soon.
             if 4 * (table.used + 1) > 3 * table.capacity {
                 self.grow()?;
             }
@@ -197,7 +197,7 @@ impl State {
         self.table().active(index).map(|place| unsafe { *place = fd }).is_some()
     }
 
-    /// Where the chain begins of those that were registered with `data`.
+    /// The head of the chain of registrations with `data`.
     pub(super) fn bucket_of(&mut self, data: u64) -> &mut u32 {
         let table = self.table();
         // SAFETY: below the capacity.

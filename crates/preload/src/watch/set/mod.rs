@@ -31,7 +31,7 @@ use underpass_segment::sync::{
 };
 use underpass_segment::wait::Memory;
 
-/// No thread's number: more than one thread has used the set.
+/// Stands for more than one thread; no thread has this number.
 const SEVERAL: u32 = u32::MAX;
 
 /// What the lock of a set protects.
@@ -57,7 +57,8 @@ pub struct Set {
     /// What signal handlers that have interrupted a look at the set have deferred.
     deferred: Deferrals,
     next_free: AtomicPtr<Set>,
-    /// Sets that are registered in this one, each number plus 1; 0: none any more. Null until there is one.
+    /// Sets that are registered in this one, each number plus 1; 0: a place that is free again. Null until there is
+    /// one.
     inner: AtomicPtr<Sparse<AtomicI32, { table::MAX_FDS / PIECE }>>,
     inner_count: AtomicU32,
     /// A descriptor of the library's that is registered to wake a sleeper, plus 1; 0: none.
@@ -74,7 +75,7 @@ pub struct Set {
     count: AtomicU32,
     active_count: AtomicU32,
     stale: AtomicBool,
-    /// Something that is no socket of ours was registered.
+    /// A descriptor that is no socket of ours was registered.
     has_foreign: AtomicBool,
     /// See [`Set::has_twins`].
     has_twins: AtomicBool,
@@ -209,7 +210,8 @@ impl Set {
         }
     }
 
-    /// Does `what` as the only thread inside; not in a signal handler on top of a look at the set.
+    /// Does `what` as the only thread inside; not to be called in a signal handler that has interrupted a look at the
+    /// set.
     fn locked<T>(&self, what: impl FnOnce(&mut State) -> T) -> T {
         let mut rounds = 0u32;
         let mut what = Some(what);
@@ -232,7 +234,7 @@ impl Set {
             if let Some(ends) = ends {
                 ends.let_go(self);
             }
-            // A handler may have come before the lock was free.
+            // A handler may have come after that, before the lock was free.
             if !self.deferred.is_any()
                 && let Some(result) = result.take()
             {
@@ -241,7 +243,7 @@ impl Set {
         }
     }
 
-    /// The same, unless this thread is inside already, below a signal handler.
+    /// The same, unless this is a signal handler that has interrupted a look at the set.
     fn unless_interrupted<T>(&self, what: impl FnOnce(&mut State) -> T) -> Option<T> {
         (!self.is_interrupted()).then(|| self.locked(what))
     }
@@ -252,14 +254,14 @@ impl Set {
         owner != 0 && owner == thread::number()
     }
 
-    /// The registration of `fd`, as a signal handler on top of a look at the set finds it.
+    /// The registration of `fd`, for a signal handler that has interrupted a look at the set.
     fn peek(&self, fd: i32) -> Option<Item> {
         // SAFETY: the thread that is inside is this one, which does not go on before the handler has returned.
         let known = || unsafe { (*self.state.get()).item(fd).copied() };
         self.deferred_change_of(fd).unwrap_or_else(known)
     }
 
-    /// The same of every active one, and of those that handlers will make active.
+    /// The same for every active registration, and for those that handlers will make active.
     pub fn peek_active(&self, mut look: impl FnMut(i32, &Item)) {
         let mut show = |fd| {
             if let Some(item) = self.peek(fd).filter(|it| it.is_ours(fd)) {
@@ -297,7 +299,7 @@ impl Set {
         self.has_twins.load(Relaxed)
     }
 
-    /// One is.
+    /// A socket was registered by several of its descriptors.
     pub fn set_twins(&self) {
         self.has_twins.store(true, Relaxed);
     }
@@ -310,7 +312,7 @@ impl Set {
                 return;
             }
             let index = (0..count).find(|&index| self.inner_at(index) == Some(0)).unwrap_or(count);
-            // Without address space, of what only its rings know nobody is told who waits here.
+            // Without address space, a thread that waits on this set is not told of what lies in the rings alone.
             if let Some(place) = self.need_inner_list().and_then(|list| list.need(index as usize)) {
                 // SAFETY: places are never unmapped; zeroed memory is none.
                 unsafe { place.as_ref() }.store(epfd + 1, Relaxed);
@@ -319,7 +321,7 @@ impl Set {
         });
     }
 
-    /// It is not any more.
+    /// Notes that the other set is not registered in this one any more.
     pub fn remove_inner(&self, epfd: i32) {
         for index in 0..self.inner_count.load(Acquire) {
             if let Some(place) = self.inner_list().and_then(|list| list.get(index as usize)) {
@@ -334,7 +336,7 @@ impl Set {
         unsafe { self.inner.load(Acquire).as_ref() }
     }
 
-    /// By the thread that has the lock.
+    /// To be called by the thread that has the lock.
     fn need_inner_list(&self) -> Option<&Sparse<AtomicI32, { table::MAX_FDS / PIECE }>> {
         if self.inner_list().is_none() {
             // Zeroed memory is a list without any.
@@ -359,7 +361,7 @@ impl Set {
         self.inner().next().is_some()
     }
 
-    /// Has `fd` wake whoever sleeps on the set; false if another does already.
+    /// Has `fd` wake the threads that sleep on the set; false if another descriptor does so already.
     pub fn set_alarm(&self, fd: i32) -> bool {
         ALARMS.store(true, Relaxed);
         self.alarm.compare_exchange(0, fd + 1, AcqRel, Relaxed).is_ok()
@@ -378,7 +380,7 @@ impl Set {
         }
     }
 
-    /// What it is registered with: no program has anything there.
+    /// The data that it is registered with: an address at which no program has anything.
     pub fn alarm_data(&self) -> u64 {
         self.alarm.as_ptr() as u64
     }
@@ -388,7 +390,7 @@ impl Set {
         self.is_inner.load(Relaxed) != 0
     }
 
-    /// This thread waits on the set or changes it; whether no other has done so before.
+    /// Notes that this thread waits on the set or changes it. Whether no other thread has done so before.
     pub fn is_mine(&self) -> bool {
         let me = thread::number();
         match self.user.load(Relaxed) {
@@ -417,12 +419,12 @@ impl Set {
         &self.names
     }
 
-    /// Whether somebody may sleep on it by a descriptor that has been closed.
+    /// Whether a thread may sleep on it by a descriptor that has been closed.
     pub fn is_slept_on(&self) -> bool {
         self.slept_on.load(Relaxed)
     }
 
-    /// Somebody does. For good: nobody says when he wakes up.
+    /// A thread may do so. This stays, because nothing says when that thread wakes up.
     pub fn set_slept_on(&self) {
         self.slept_on.store(true, Relaxed);
     }
@@ -437,7 +439,7 @@ impl Set {
         &self.asked
     }
 
-    /// The kernel's descriptors have filled the last answer: the active sockets come first in the next.
+    /// The kernel's descriptors have filled the last answer: the active sockets come first in the next one.
     pub fn others_first(&self) -> &AtomicBool {
         &self.others_first
     }

@@ -2,7 +2,7 @@
 
 use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicI32, AtomicU32, Relaxed, Release};
 
-/// So many are kept.
+/// How many descriptors are kept.
 const MOST: usize = 6;
 
 /// Zeroed memory has none.
@@ -15,7 +15,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// None from now on but `fd`.
+    /// From now on `fd` is the only descriptor.
     pub(super) fn begin(&self, fd: i32) {
         self.kept.iter().for_each(|place| place.store(0, Relaxed));
         self.lost.store(false, Relaxed);
@@ -23,7 +23,7 @@ impl Names {
         self.count.store(1, Release);
     }
 
-    /// One more; false if there is none any more, since another thread has closed the last.
+    /// Adds a descriptor; false if none is left, because another thread has closed the last one.
     pub fn add(&self, fd: i32) -> bool {
         let is_alive = self.count.fetch_update(AcqRel, Relaxed, |count| (count > 0).then_some(count + 1)).is_ok();
         if is_alive {
@@ -39,7 +39,7 @@ impl Names {
         }
     }
 
-    /// `fd` is none any more. True if it was the last, which is said once.
+    /// Removes `fd`. True if it was the last one; that is returned once only.
     pub fn remove(&self, fd: i32) -> bool {
         for place in &self.kept {
             let _ = place.compare_exchange(fd + 1, 0, AcqRel, Relaxed);
@@ -52,7 +52,7 @@ impl Names {
         self.count.load(Acquire) > 1
     }
 
-    /// What may be one of them, if no number reaches `highest`.
+    /// The numbers that may be descriptors of the set, if all numbers are below `highest`.
     pub fn possible(&self, highest: i32) -> impl Iterator<Item = i32> {
         let all = if self.lost.load(Acquire) { highest } else { 0 };
         self.kept.iter().map(|place| place.load(Acquire) - 1).filter(|&fd| fd >= 0).chain(0..all)
@@ -82,7 +82,8 @@ mod tests {
         assert_eq!(names.possible(100).next(), None);
     }
 
-    /// Threads that duplicate and close one another's descriptors: who has the last of them ends the set, and nobody else.
+    /// Threads that duplicate and close one another's descriptors: only the thread that closes the last one ends the
+    /// set.
     #[test]
     fn the_last_goes_once_and_none_comes_behind_it() {
         // SAFETY: zeroed memory has none.

@@ -1,5 +1,5 @@
-//! A set against a naive model: random lists of what a program and the library do with it, with signal handlers on top of every
-//! look. There is no kernel: what that would be told is noted.
+//! A set against a naive model: random lists of what a program and the library do with it, with signal handlers that
+//! interrupt every look. There is no kernel: the test notes what the kernel would be told.
 
 use super::*;
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ enum Step {
         events: u32,
         data: u64,
     },
-    /// epoll_ctl of which the kernel is told later, if that may be.
+    /// epoll_ctl that the kernel is told later, if possible.
     Change {
         fd: i32,
         events: u32,
@@ -101,7 +101,7 @@ impl Known {
     }
 }
 
-/// The set as one would write it who has no signal handlers, no limits and no haste.
+/// The set as one would write it without signal handlers, limits or care for speed.
 #[derive(Clone, Debug, Default)]
 struct Model {
     known: BTreeMap<i32, Known>,
@@ -272,7 +272,7 @@ impl Bench {
             }
             let mut done = self.done.borrow_mut();
             if let Above::Close(closed) = above {
-                // What was registered under the number before is not any more.
+                // What was registered under the number before is gone.
                 done.retain(|it| !matches!(it, Above::Register { fd, .. } if *fd == closed));
             }
             done.push(above);
@@ -340,7 +340,7 @@ impl Bench {
                     self.interrupted();
                 });
                 told.sort_unstable();
-                // Of what a handler closes meanwhile the kernel need not be told.
+                // If a handler closes a descriptor meanwhile, the kernel need not be told of it.
                 let closed: Vec<i32> = self.closed.borrow().iter().map(|it| it.fd).collect();
                 let expected: Vec<_> = FDS.filter_map(|fd| self.model.tell(fd)).collect();
                 assert!(expected.iter().all(|it| told.contains(it)), "{told:?} {expected:?}");

@@ -10,11 +10,11 @@ use underpass_segment::sync::Relaxed;
 /// What becomes of a change of a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Later {
-    /// It is made; the kernel will be told.
+    /// It is made, and the kernel will be told later.
     Done,
-    /// There is no such registration for the program, though the kernel has one.
+    /// To the program there is no such registration, though the kernel has one.
     Absent,
-    /// It is the kernel's to make.
+    /// The kernel has to make it now.
     Now,
 }
 
@@ -23,7 +23,7 @@ pub enum Later {
 pub enum WithData {
     /// Nothing that is known.
     Unknown,
-    /// So many descriptors.
+    /// This many descriptors.
     Some(usize),
     /// A socket of ours that has been closed.
     Closed,
@@ -39,8 +39,9 @@ pub struct Registered {
 }
 
 impl Set {
-    /// Has the kernel register `fd`, or change its registration, and follows if it does. Whoever the kernel tells of it sees
-    /// the set only afterwards. `Err` with the kernel's answer if there is no address space to follow.
+    /// Has the kernel register `fd`, or change its registration, and does the same here if the kernel does it. A thread
+    /// that the kernel wakes for it can look at the set only afterwards. `Err` with the kernel's answer if there is no
+    /// address space for the registration.
     pub fn follow(&self, fd: i32, events: u32, data: u64, kernel: impl FnOnce() -> i32) -> Result<i32, i32> {
         self.locked(|state| {
             let answer = kernel();
@@ -49,15 +50,15 @@ impl Set {
         })
     }
 
-    /// Takes note of a registration of what is no socket of ours.
+    /// Notes a registration of a descriptor that is no socket of ours.
     pub fn note_foreign(&self, fd: i32, events: u32, data: u64) {
         self.note_change(true);
-        // Without address space events of the same data may be taken for a socket's.
+        // Without address space an event with the same data may be taken for an event of a socket of ours.
         self.locked(|state| state.put(fd, events, data, true));
     }
 
-    /// The registration of `fd` is the kernel's from now on, if it is a socket's and the number is still that socket's, as `is_same`
-    /// says. A change that another thread makes comes before or after that.
+    /// Leaves the registration of `fd` to the kernel from now on, if it is a socket's and the number is still that
+    /// socket's, as `is_same` says. A change by another thread comes either before or after this.
     pub fn make_foreign(&self, fd: i32, is_same: impl FnOnce() -> bool) {
         let make = |state: &mut State| {
             if let Some(item) = state.item(fd).filter(|it| it.is_ours(fd)).copied()
@@ -65,7 +66,7 @@ impl Set {
             {
                 self.note_change(true);
                 state.remove(fd);
-                // As for any that is noted.
+                // As in `note_foreign`.
                 let _ = state.put(fd, item.events, item.data, true);
             }
         };
@@ -108,7 +109,8 @@ impl Set {
         const PLAIN: u32 = 0xffff;
         const NOT_LATER: Flags = Flags::DISARMED.or(Flags::KICKED).or(Flags::ADOPTED);
         self.locked(|state| {
-            // In here: whoever says so tells the kernel of all changes afterwards.
+            // Looked at under the lock: a thread that makes the set an inner one tells the kernel of all changes
+            // afterwards.
             if self.is_inner() {
                 return Later::Now;
             }
@@ -120,7 +122,8 @@ impl Set {
                 return Later::Now;
             }
             if item.is_gone() != add {
-                // Added twice the kernel has the answer; what is removed, it believes to be there.
+                // What is added twice, the kernel answers. What the library has removed, the kernel believes to be
+                // there.
                 return if item.is_gone() { Later::Absent } else { Later::Now };
             }
             item.events = events;
@@ -134,8 +137,8 @@ impl Set {
         })
     }
 
-    /// Keeps a registration of a descriptor that is about to be closed under another, `heir`, of the same thing: the kernel
-    /// goes on reporting it too. Unless `heir` has a registration of its own.
+    /// Keeps the registration of a descriptor that is about to be closed under `heir`, another descriptor of the same
+    /// socket, because the kernel goes on reporting it too. Not if `heir` has a registration of its own.
     pub fn adopt(&self, fd: i32, heir: i32) {
         self.unless_interrupted(|state| {
             let Some(item) = state.item(fd).filter(|it| it.is_current(fd) && !it.is_gone()).copied() else { return };
@@ -154,7 +157,7 @@ impl Set {
     /// Tells the kernel of `fd`'s registration, if it has another.
     pub fn tell(&self, fd: i32, tell: impl FnOnce(Option<(u32, u64)>)) {
         if self.is_interrupted() {
-            // What it is told twice is the same.
+            // If the kernel is told twice, it is told the same.
             if let Some(item) = self.peek(fd).filter(|it| it.is_ours(fd) && it.is_stale()) {
                 tell((!item.is_gone()).then_some((item.events, item.data)));
             }
@@ -172,7 +175,7 @@ impl Set {
             if state.stale_count == 0 {
                 return;
             }
-            // A changed registration is active until it has been told.
+            // A changed registration stays active until the kernel knows it.
             for index in 0..state.active_count {
                 state.tell(state.active_at(index), &mut tell);
             }
@@ -207,7 +210,8 @@ impl Set {
         self.with_item_if(fd, |item| item.is_ours(fd), change);
     }
 
-    /// The same for one that the number had in its generation `generation`. Nobody looks at the set then who began before.
+    /// The same for a registration that the number had in its generation `generation`. Looks at the set that began
+    /// before this call are over when it returns.
     pub fn with_item_of(&self, fd: i32, generation: u64, change: impl FnOnce(&mut Item)) {
         self.with_item_if(fd, |item| item.is_ours_of(generation), change);
     }
@@ -231,7 +235,8 @@ impl Set {
         });
     }
 
-    /// Returns once nobody looks at the set who began before; not in a signal handler on top of such a look.
+    /// Returns once all looks at the set that began before are over. In a signal handler that has interrupted such a
+    /// look it returns at once.
     pub fn outlast(&self) {
         self.unless_interrupted(|_| ());
     }
@@ -273,8 +278,8 @@ impl Set {
         })
     }
 
-    /// Something that is not ours is about to be registered with `data`: what is told of it is not of a socket of ours that
-    /// was closed.
+    /// A descriptor that is no socket of ours is about to be registered with `data`: from now on an event with these
+    /// data is not taken for an event of a closed socket of ours.
     pub fn forget_closed(&self, data: u64) {
         self.locked(|state| {
             state.each_with(data, |state, fd| {
@@ -296,12 +301,12 @@ impl State {
         let Some(item) = self.need_item(fd) else { return false };
         let counted = item.holds == Holds::Socket;
         if item.is_live() {
-            // It may also be left over from a descriptor of this number that was closed.
+            // The place may still be linked for a closed descriptor of this number.
             self.unlink(fd);
         }
         self.count = self.count + u32::from(!foreign) - u32::from(counted);
         let Some(item) = self.item(fd) else { return false };
-        // Of another connection that had the number nothing is kept but its place in the list.
+        // Nothing of another connection that had the number is kept, except its place in the list.
         let same = item.is_current(fd);
         let kept = item.flags.only(if same { Flags::ACTIVE.or(Flags::RESTING) } else { Flags::ACTIVE });
         *item = Item {
@@ -325,8 +330,8 @@ impl State {
         }
     }
 
-    /// What the kernel was not told, or told otherwise to wake a sleeper, another process tells it: it may have changed the
-    /// registration again by now.
+    /// In a forked child: the parent tells the kernel what was put off, and what was changed to wake a sleeper. It may
+    /// have changed the registrations again by now.
     pub(super) fn leave_changes_to_parent(&mut self) {
         for index in 0..self.places() {
             let fd = self.fd_at(index);

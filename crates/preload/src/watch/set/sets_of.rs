@@ -5,9 +5,9 @@ use crate::guest::memory::{PIECE, Sparse};
 use crate::guest::table;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, Relaxed};
 
-/// The set that has the descriptor, or [`SEVERAL`]; null: none has.
+/// The set in which the descriptor is registered, or [`SEVERAL`]; null: none.
 static SETS_OF: Sparse<AtomicPtr<Set>, { table::MAX_FDS / PIECE }> = Sparse::new();
-/// More than one set; no set's address.
+/// Stands for more than one set; no set has this address.
 const SEVERAL: *mut Set = core::ptr::without_provenance_mut(1);
 
 /// `set` is about to have `fd`; false without address space.
