@@ -36,11 +36,14 @@ test: rust ## everything that continuous integration checks: lints, licences, te
 	$(CARGO) build --release --package underpass-preload
 	$(CARGO) test --workspace --no-run
 	$(CARGO) test --workspace --test programs --no-run
-	@nice -n 19 $(MAKE) --no-print-directory loom aarch64 licences & models=$$!; \
-	$(MAKE) --no-print-directory test-programs & programs=$$!; \
+	@$(BESIDE) nice -n 19 $(MAKE) --no-print-directory loom aarch64 licences & models=$$!; \
+	$(BESIDE) $(MAKE) --no-print-directory test-programs & programs=$$!; \
 	$(MAKE) --no-print-directory test-parts; parts=$$?; \
 	wait $$programs; programs=$$?; \
 	wait $$models && exit $$((parts + programs))
+
+# What a shell starts in the background ignores Ctrl-C.
+BESIDE = env --default-signal=INT,QUIT
 
 # The lines above build what these run. Built by itself, with fewer features of its dependencies, each would be built anew.
 TEST = RUST_TEST_THREADS=$$((3 * $$(nproc))) $(CARGO) test --workspace --no-fail-fast
