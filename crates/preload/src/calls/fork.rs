@@ -184,6 +184,9 @@ pub unsafe extern "C" fn clone(
             returned(true);
             let pid = call(body, argument);
             returned(outer);
+            if outer {
+                forked::end_vfork();
+            }
             pid
         }
         _ => call(body, argument),
@@ -211,12 +214,14 @@ extern "C" fn before_vfork() {
     forked::check();
     adopt::recognise_all();
     look::look_at_all(|it| it.learn_cookie());
+    forked::begin_vfork();
 }
 
 /// Called on both returns of vfork.
 extern "C" fn returned(to_child: bool) {
     thread::set_vfork_child(to_child);
     if !to_child {
+        forked::end_vfork();
         handoff::release_child_packed();
     }
 }

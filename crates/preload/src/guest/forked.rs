@@ -13,9 +13,10 @@ static NOTHING: Forked = Forked { become_child: || {} };
 /// Given by the constructor before there is a page.
 static FORKED: Given<Forked> = Given::new(&NOTHING);
 
-/// A page that the kernel zeroes in every forked child, however it was forked: its first word is 1 in a process whose
-/// state has been set up.
+/// A page that the kernel zeroes in every forked child, however it was forked. In a process whose state has been set up its
+/// first word is [`SET_UP`] and the number of its children of vfork that have not executed a program yet.
 static FRESH: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+const SET_UP: u32 = 1;
 
 /// Has the kernel zero a page in every child, which then calls `forked`. Called once, by the constructor.
 pub fn set_up(forked: &'static Forked) {
@@ -35,7 +36,7 @@ pub fn set_up(forked: &'static Forked) {
             return;
         }
         let word = page as *mut AtomicU32;
-        (*word).store(1, Relaxed);
+        (*word).store(SET_UP, Relaxed);
         FRESH.store(word, Release);
     }
 }
@@ -45,20 +46,45 @@ pub fn is_found_out() -> bool {
     !FRESH.load(Acquire).is_null()
 }
 
+/// The first word, if there is the page.
+#[inline]
+fn word() -> Option<&'static AtomicU32> {
+    // SAFETY: the page is never unmapped.
+    unsafe { FRESH.load(Relaxed).as_ref() }
+}
+
 /// Whether this process is a forked child that has not been set up yet; sets it up. Every call that finds a connection
 /// asks.
 #[inline]
 pub fn check() {
-    let fresh = FRESH.load(Relaxed);
-    // SAFETY: the page is never unmapped.
-    if !fresh.is_null() && unsafe { (*fresh).load(Relaxed) } == 0 {
+    if word().is_some_and(|it| it.load(Relaxed) == 0) {
         become_child();
+    }
+}
+
+/// Whether [`check`] has something to do, or this may be a child of vfork.
+#[inline]
+pub fn is_unusual() -> bool {
+    word().is_some_and(|it| it.load(Relaxed) != SET_UP)
+}
+
+/// Notes that a child of vfork is about to begin in this memory.
+pub fn begin_vfork() {
+    if let Some(word) = word() {
+        word.fetch_add(1, Relaxed);
+    }
+}
+
+/// Notes that a child of vfork has executed a program, or has ended.
+pub fn end_vfork() {
+    if let Some(word) = word() {
+        word.fetch_sub(1, Relaxed);
     }
 }
 
 #[cold]
 fn become_child() {
     // SAFETY: the page is never unmapped.
-    unsafe { (*FRESH.load(Relaxed)).store(1, Relaxed) };
+    unsafe { (*FRESH.load(Relaxed)).store(SET_UP, Relaxed) };
     (FORKED.get().become_child)();
 }

@@ -23,13 +23,20 @@ pub fn of(fd: i32) -> Option<Connection> {
     // Plain numbers on all branches: if one branch returned a connection in memory, every call would copy it.
     let index = match table::get_for_call(fd) {
         Known::Other | Known::Socket(Socket { listens: true, .. }) => return None,
-        Known::Connection(index) => {
-            forked::check();
-            index
-        }
+        Known::Connection(index) if forked::is_unusual() && !is_own(fd, index) => return None,
+        Known::Connection(index) => index,
         known => classify(fd, known, kernel::carries)?,
     };
     Some(Connection { end: family::existing()?.end(index), index, fd })
+}
+
+/// Whether `fd` is the connection that the table has for it. In a child of vfork the number may be another file, since the table is
+/// its parent's. A forked child is set up first.
+#[cold]
+fn is_own(fd: i32, index: u32) -> bool {
+    forked::check();
+    let is_it = |family: &Family| kernel::cookie(fd) == Ok(family.end(index).cookie.load(Relaxed));
+    !thread::is_vfork_child() || family::existing().is_some_and(is_it)
 }
 
 /// The same for a socket that is about to get another descriptor, or another process. Whichever process connects it, by

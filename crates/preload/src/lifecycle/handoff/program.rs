@@ -169,8 +169,11 @@ fn found(name: &[u8], loader: Identity) -> Judged {
         let executable = unsafe {
             syscall(libc::SYS_faccessat, [libc::AT_FDCWD as usize, full as usize, libc::X_OK as usize, 0, 0, 0])
         };
-        if executable.is_err() {
-            continue;
+        match executable {
+            Ok(_) => {}
+            // This was asked for the real identity. The kernel executes for the effective one.
+            Err(Errno(libc::EACCES)) if !kernel::has_one_identity() => return Some(Outcome::Unknown),
+            Err(_) => continue,
         }
         // execvp passes over a folder of that name, for example.
         match file(libc::AT_FDCWD, full, loader, MOST_SCRIPTS) {

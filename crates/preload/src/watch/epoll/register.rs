@@ -59,6 +59,19 @@ pub(super) fn kick(epfd: c_int, set: &Set, fd: c_int) {
     sound_if_full(epfd, set, fd);
 }
 
+/// Takes back all kicks of the set.
+pub(super) fn calm_all(set: &Set) {
+    set.each(|fd, item| {
+        if item.is_kicked() {
+            item.set_kicked(false);
+            // What asks for room anyway is told no more by it.
+            if !item.wants(libc::EPOLLOUT as u32) {
+                register(set.epfd(), fd, item.events, item.data);
+            }
+        }
+    });
+}
+
 /// Wakes a sleeper by a descriptor of the library's own, where `fd` is not writable: the other end may read nothing before
 /// it is answered.
 pub(super) fn sound_if_full(epfd: c_int, set: &Set, fd: c_int) {
