@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/select.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 
@@ -2011,6 +2012,92 @@ static void killed_leaving_b(struct side *side) {
 }
 static void killed_leaving(void) { two_processes(AF_INET, killed_leaving_a, killed_leaving_b); }
 
+/* A child of vfork puts another file on the number of the connection, and uses that. */
+static void vfork_number_a(struct side *side) {
+    int file = (int)MUST(memfd_create("beside", 0));
+    MUST(pwrite(file, "begin", 5, 0));
+    ask("before", side->fd, 5000, 1);
+    send_all(side->fd, "more", 4);
+    await_bytes(side->fd, 4);
+    pid_t child = vfork();
+    if (child == 0) {
+        char bytes[5];
+        bool same = dup2(file, side->fd) != -1 && read(side->fd, bytes, 5) == 5 && memcmp(bytes, "begin", 5) == 0;
+        _exit(same && write(side->fd, "line", 4) == 4 ? 0 : 9);
+    }
+    say("child %d, %ld bytes in the file", ended(child), (long)lseek(file, 0, SEEK_END));
+    say("%zu bytes came back", receive_all(side->fd, in, 4));
+    ask("after", side->fd, 5000, 2);
+    close(file);
+}
+static void vfork_number(void) { two_processes(AF_INET, vfork_number_a, echo_until_end); }
+
+/* The program is looked for in PATH, and only the effective user, not the real one, may execute it. */
+static void exec_path_a(struct side *side) {
+    int program = (int)MUST(memfd_create("processes", 0)), from = (int)MUST(open("/proc/self/exe", O_RDONLY));
+    for (ssize_t got; (got = read(from, in, sizeof(in))) > 0;) MUST(write(program, in, (size_t)got));
+    close(from);
+    MUST(fchmod(program, 0700));
+    char name[12], own[60];
+    snprintf(name, sizeof(name), "%d", program);
+    snprintf(own, sizeof(own), "PARITY_OWN=%d 0 0 0", side->fd);
+    setenv("PATH", "/proc/self/fd", 1);
+    putenv(own);
+    ask("before", side->fd, 3000, 1);
+    if (geteuid() == 0) MUST(setresuid(65534, 0, 0));
+    execlp(name, "processes", "exec-path", NULL);
+    fail("execlp");
+}
+static void exec_path(void) {
+    int taken[4];
+    if (is_executed(taken)) ask("the new image", taken[0], 2000, 2);
+    else two_processes(AF_INET, exec_path_a, echo_until_end);
+}
+
+/* An epoll set goes along with an execution: the image is told of nothing that the program did not ask for. */
+enum { TOLD_ROUNDS = 12 };
+static int is_told_right(int fd, int set) {
+    for (int told = 0;; told++) {
+        struct epoll_event event;
+        int count = epoll_wait(set, &event, 1, told ? 50 : 5000);
+        if (count == 0) return told == 1 ? 0 : 8;
+        if (event.events != EPOLLIN || told) return 7;
+        if (recv(fd, in, 7, 0) != 7) return 6;
+    }
+}
+static void exec_told_a(struct side *side) {
+    for (int round = 0; round < TOLD_ROUNDS; round++) {
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            int fd = another(side), set = (int)MUST(epoll_create1(0));
+            char own[60], *arguments[] = {"processes", "exec-told", NULL}, *plain[] = {own, NULL};
+            tell(side);
+            hear(side);
+            struct epoll_event event = {.events = EPOLLIN};
+            MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+            snprintf(own, sizeof(own), "PARITY_OWN=%d %d 0 0", fd, set);
+            execve("/proc/self/exe", arguments, plain);
+            _exit(9);
+        }
+        say("image %d", ended(child));
+    }
+}
+static void exec_told_b(struct side *side) {
+    for (int round = 0; round < TOLD_ROUNDS; round++) {
+        int fd = another(side);
+        hear(side);
+        send_all(fd, "seventh", 7);
+        tell(side);
+        say("%ld at the end", (long)recv(fd, in, 1, 0));
+        close(fd);
+    }
+}
+static void exec_told(void) {
+    int taken[4];
+    if (is_executed(taken)) exit(is_told_right(taken[0], taken[1]));
+    two_processes(AF_INET, exec_told_a, exec_told_b);
+}
+
 const struct scenario scenarios[] = {
     {"forks", forks, 0},         {"loader-locked", loader_locked, 0}, {"shut-by-child", shut_by_child, 0}, {"handed", handed, 0},                 {"per-child", per_child, 0},
     {"split", split, 0},         {"beside-threads", beside_threads, 0},
@@ -2026,7 +2113,7 @@ const struct scenario scenarios[] = {
     {"exec-pinned", exec_pinned, 0}, {"exec-both", exec_both, 0},
     {"exec-left", exec_left, 0}, {"child-left", child_left, 0}, {"end-killed", end_killed, 0}, {"end-gone", end_gone, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
-    {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"not-given", not_given, 0},
+    {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"vfork-number", vfork_number, 0}, {"exec-path", exec_path, 0}, {"exec-told", exec_told, 0}, {"not-given", not_given, 0},
     {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0},
     {"passed-self", passed_self, 0},
     {"streams", streams, 0}, {"killed-giving", killed_giving, 0}, {"killed-leaving", killed_leaving, 0},

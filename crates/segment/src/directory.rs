@@ -79,6 +79,17 @@ pub struct Holder {
     pub family: i32,
 }
 
+/// A socket that was passed to another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lent {
+    /// The process that has passed it.
+    pub lender: Holder,
+    /// Index of its end in that process's family.
+    pub index: u32,
+    /// Whether the channel may have had bytes for the receiver when the socket was passed.
+    pub depends: bool,
+}
+
 /// A channel made for a waiting end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
@@ -310,7 +321,7 @@ impl Directory {
     /// Makes an entry for a joined end whose socket is being passed to another process, with the end's index in its
     /// family. Returns the index of the entry, which is cleared when the end is over; `None` when there is no place for
     /// it.
-    pub fn lend(&self, cookie: u64, me: Holder, index: u32) -> Option<u32> {
+    pub fn lend(&self, cookie: u64, me: Holder, index: u32, depends: bool) -> Option<u32> {
         let key = Key::lent(cookie);
         let _held = self.lock_patiently(me.pid)?;
         let start = key.place();
@@ -323,13 +334,14 @@ impl Directory {
         entry.key[1].store(key.1, Relaxed);
         store(&entry.waiter, me);
         entry.slot.store(index, Relaxed);
+        entry.pool.store(depends.into(), Relaxed);
         entry.state.store(LENT, Release);
         Some(at as u32)
     }
 
     /// Finds the entry of the lent socket with this cookie: the lender, and the end's index. The entry stays, because
     /// several processes may have been given the socket.
-    pub fn borrow(&self, cookie: u64, pid: i32) -> Option<(Holder, u32)> {
+    pub fn borrow(&self, cookie: u64, pid: i32) -> Option<Lent> {
         let key = Key::lent(cookie);
         let _held = self.lock_patiently(pid)?;
         let start = key.place();
@@ -337,7 +349,11 @@ impl Directory {
             .map(|step| (start + step) % ENTRIES)
             .find(|&at| self.entry(at).state.load(Acquire) == LENT && self.entry(at).is(key))?;
         let entry = self.entry(at);
-        Some((load(&entry.waiter), entry.slot.load(Relaxed)))
+        Some(Lent {
+            lender: load(&entry.waiter),
+            index: entry.slot.load(Relaxed),
+            depends: entry.pool.load(Relaxed) != 0,
+        })
     }
 
     /// Clears the entry, if it is still this connection's; false if it is not, or if the table is busy.
@@ -574,11 +590,12 @@ mod tests {
                 drop(locked);
             });
         };
-        busy(&|| assert!(directory.lend(cookie, me, 7).is_some()));
-        busy(&|| assert_eq!(directory.borrow(cookie, me.pid), Some((me, 7))));
-        assert_eq!(directory.borrow(cookie, me.pid), Some((me, 7)), "several may come");
-        let word = directory.lend(cookie, me, 8).unwrap();
-        assert_eq!(directory.borrow(cookie, me.pid), Some((me, 8)));
+        busy(&|| assert!(directory.lend(cookie, me, 7, true).is_some()));
+        let lent = |index, depends| Some(Lent { lender: me, index, depends });
+        busy(&|| assert_eq!(directory.borrow(cookie, me.pid), lent(7, true)));
+        assert_eq!(directory.borrow(cookie, me.pid), lent(7, true), "several may come");
+        let word = directory.lend(cookie, me, 8, false).unwrap();
+        assert_eq!(directory.borrow(cookie, me.pid), lent(8, false));
         directory.clear(word, Key::lent(cookie), me.pid);
         assert_eq!(directory.borrow(cookie, me.pid), None);
     }

@@ -18,7 +18,7 @@ mod brokered;
 use crate::channel::{Channel, Pool, Shape, Side};
 use crate::clock;
 use crate::config::SocketPath;
-use crate::directory::{Directory, Found, Holder, Key, Offer, holder};
+use crate::directory::{Directory, Found, Holder, Key, Lent, Offer, holder};
 use crate::end::{Asked, End, Stage};
 use crate::kernel::{self, NoPeer, Peer};
 use crate::raw::{Errno, is_quiet};
@@ -452,17 +452,17 @@ impl Meeting {
     pub fn lend(&mut self, end: &End, index: u32, fd: i32) -> bool {
         let me = holder(fd, self.family);
         let directory = self.directory(kernel::user_id());
-        let word = directory.and_then(|directory| directory.lend(end.cookie.load(Relaxed), me, index));
+        let depends = end.stage() == Stage::Joined && !end.needs_no_channel();
+        let word = directory.and_then(|directory| directory.lend(end.cookie.load(Relaxed), me, index, depends));
         if let Some(word) = word {
             end.word.store(word + 1, Relaxed);
         }
         word.is_some()
     }
 
-    /// The family and the index of the end of a socket that was passed to this process.
-    pub fn borrow(&mut self, cookie: u64) -> Option<(i32, u32)> {
-        let (lender, index) = self.directory(kernel::user_id())?.borrow(cookie, kernel::process_id())?;
-        Some((lender.family, index))
+    /// What was left about a socket that was passed to this process.
+    pub fn borrow(&mut self, cookie: u64) -> Option<Lent> {
+        self.directory(kernel::user_id())?.borrow(cookie, kernel::process_id())
     }
 
     /// The directory of user `uid`.

@@ -62,7 +62,7 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     let last = last && (until == 0 || end.owners.turn_away());
     let is_lost = last && until != 0 && takes_unread_along(family, index, channel);
     if last {
-        finish(family, index, channel);
+        finish(family, index, channel, is_lost);
     }
     if joined {
         family::with_meeting_surely(|m| m.release(end));
@@ -93,9 +93,12 @@ fn give_back(family: &Family, index: u32, is_lost: bool) {
     free.inspect(|&index| family.free(index));
 }
 
-/// The last reference is gone: tells the other end.
-fn finish(family: &Family, index: u32, channel: Option<Channel>) {
+/// The last reference is gone: tells the other end. Unread bytes are lost by that if it `is_lost`.
+fn finish(family: &Family, index: u32, channel: Option<Channel>, is_lost: bool) {
     let end = family.end(index);
+    if is_lost {
+        end.keep_entry();
+    }
     end.owners.end_loans();
     short_lived::ended(end);
     report(end, index, true);
@@ -134,7 +137,7 @@ fn reap(family: &'static Family) {
         let last = !claimed && is_as_kept && end.owners.end_loan(until) && end.owners.turn_away();
         let is_lost = last && takes_unread_along(family, index, None);
         if last {
-            finish(family, index, None);
+            finish(family, index, None, is_lost);
         }
         if end.has_channel() {
             family::with_meeting_surely(|m| m.release(end));

@@ -223,11 +223,27 @@ pub fn give_up(fd: i32, reason: Reason) {
 /// The connection that `fd` is, if this program image was handed it, as `carried`, or if it was passed to this process.
 fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
     let cookie = kernel::cookie(fd).ok()?;
-    let lent = || {
-        let (family, index) = family::with_meeting_surely(|m| m.borrow(cookie)).flatten()?;
-        Some(Carried::lent(family, index))
-    };
-    let carried = carried.copied().or_else(lent)?;
+    match carried {
+        Some(carried) => bring(fd, cookie, *carried),
+        None => {
+            let lent = family::with_meeting_surely(|m| m.borrow(cookie)).flatten()?;
+            let index = bring(fd, cookie, Carried::lent(lent.lender.family, lent.index));
+            // The other end, while it lives, gives back what the process that passed the socket has left unread.
+            if index.is_none() && lent.depends && has_fin(fd) {
+                end_lost(fd);
+            }
+            index
+        }
+    }
+}
+
+/// Whether the kernel has the other end's FIN.
+fn has_fin(fd: i32) -> bool {
+    kernel::counters(fd).is_ok_and(|it| matches!(it.state, kernel::CLOSE_WAIT | kernel::LAST_ACK | kernel::CLOSING))
+}
+
+/// Makes the connection of `fd`, whose socket has this cookie, one of this process. `None` if its end cannot be had.
+fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
     let (family, index, held) = match family::adopt(carried.family, carried.member, let_go_of_pool) {
         // The end that the family has now: a second end for the same socket would switch paths by itself.
         Some(family) => {

@@ -355,6 +355,12 @@ impl End {
         given
     }
 
+    /// The end is about to be closed with bytes that a process may still come for, to which the socket was passed: its entry in the
+    /// directory stays, and tells that process of the loss.
+    pub fn keep_entry(&self) {
+        self.word.store(0, Relaxed);
+    }
+
     /// From now on the connection is plain kernel TCP, in every process of the family.
     pub fn become_plain(&self) {
         self.advance(Stage::Pinned);

@@ -152,7 +152,11 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
         // The execution will fail.
         return Packed::nothing(envp);
     }
-    if alone { epoll::leave_to_image() } else { epoll::tell_kernel() }
+    if alone {
+        epoll::leave_to_image()
+    } else {
+        epoll::tell_kernel()
+    }
     // SAFETY: passed on to the caller.
     let prospect = unsafe { prospect::of(program, envp, how, family) };
     if prospect == Prospect::Never {
