@@ -111,8 +111,10 @@ fn curves(survey: &SurveyRecord, pairs: &Pairs, kind: &Kind, sender: &Endpoint) 
 /// The paper's figure 1: a file over TLS, encrypted by the sender and by an endpoint to which it offloads that.
 fn offloads(survey: &SurveyRecord) -> Option<Figure> {
     let unit = Unit::Nanoseconds;
-    let own = |key: &Key| survey.series.iter().find(|it| it.key == Key { via: None, ..key.clone() });
-    let offloaded = survey.series.iter().filter(|it| it.key.metric == Metric::Tls && it.key.via.is_some());
+    let transfers = || survey.series.iter().filter(|it| it.key.metric == Metric::Tls);
+    let own: BTreeMap<&Key, &Series> = transfers().map(|it| (&it.key, it)).collect();
+    let own = |key: &Key| own.get(&Key { via: None, ..key.clone() }).copied();
+    let offloaded = transfers().filter(|it| it.key.via.is_some());
     let (mut by_sender, mut by_other) =
         (Points::new("encrypted by the sender", Role::Kernel, 1), Points::new("offloaded", Role::Measured, 0));
     let (mut rows, mut table) = (Vec::new(), Vec::new());
