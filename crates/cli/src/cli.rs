@@ -640,8 +640,9 @@ pub struct DemoArguments {
 
 /// Draw records as one HTML page, with the figures of the papers beside them
 ///
-/// The records are those that `underpass bench --json` and `underpass demo` write. Each record is drawn by itself: figures of
-/// different hosts or versions never share a chart. The page is one file that any browser opens without a network.
+/// The records are those that `underpass bench --json`, `underpass demo`, `underpass survey` and `underpass advise --check --json`
+/// write. Each record is drawn by itself: figures of different hosts or versions never share a chart. The page is one file that any
+/// browser opens without a network.
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
@@ -664,9 +665,9 @@ pub struct ReportArguments {
 
 /// Say from records where protocol work should run, what that gains, and how sure that is
 ///
-/// For each piece of work that was measured in more than one way (transport, layers, link, driver's algorithms, checksum) and for
-/// each range of message sizes: which way to take, the gain over the default with its 95 % interval, and the rows of the record
-/// that this rests on. A way is advised if it is surely better, by 5 % or more, or if it is likely so and nothing is sure, which it
+/// For each piece of work that was measured in more than one way (transport, layers, link, driver's algorithms, checksum,
+/// encryption, endpoint) and for each range of message sizes: which way to take, the gain over the default with its 95 % interval,
+/// and the rows of the record that this rests on. A way is advised if it is surely better, by 5 % or more, or if it is likely so and nothing is sure, which it
 /// says; "no offload" and "not distinguishable" leave the default. What was not measured is named with the command that measures it.
 ///
 /// The placement is written as TOML too, for programs.
