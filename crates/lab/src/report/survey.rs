@@ -131,8 +131,11 @@ fn offloads(survey: &SurveyRecord) -> Option<Figure> {
         let ratio = figures[1].median.zip(figures[0].median).map(|(over, under)| over / under);
         let interval = bootstrap::of_ratio(&figures[1].samples, &figures[0].samples);
         let small = interval.map(|it| format!("{} – {}×", digits(it.low), digits(it.high))).unwrap_or_default();
-        let ratio =
-            ratio.map_or_else(Cell::default, |it| Cell { small, ..Cell::number(format!("{}×", digits(it)), it) });
+        let ratio = ratio.map_or_else(Cell::default, |it| Cell {
+            small,
+            interval,
+            ..Cell::number(format!("{}×", digits(it)), it)
+        });
         let cells = figures.iter().map(|it| Cell::figure(unit, it)).chain([ratio]).collect();
         table.push(Row { name: name.clone(), notes: Vec::new(), cells });
         rows.push(name);
@@ -197,7 +200,7 @@ fn all(survey: &SurveyRecord) -> Table {
         let mut cells = vec![Cell::figure(it.unit, &it.values().into())];
         if has_distributions {
             let shares = distribution.map(|it| [it.p50, it.p99, it.p999].map(Some)).unwrap_or_default();
-            let cell = |ns: f64| Cell::number(Unit::Nanoseconds.show(ns), ns);
+            let cell = |ns: f64| Cell::of(Unit::Nanoseconds, ns);
             cells.extend(shares.map(|share| share.map_or_else(Cell::default, cell)));
         }
         cells.extend([cost(|it| Some(it.sender_time)), cost(|it| Some(it.receiver_time)), cost(|it| it.via_time)]);
