@@ -13,7 +13,7 @@ use underpass_lab::{Options, Suite};
 use crate::bench::{end, options, outputs};
 use crate::cli::AdviseArguments;
 use crate::failure::Failure;
-use crate::output::{print, printable, printable_lines};
+use crate::output::{print, printable_lines, written};
 use crate::{site, survey};
 
 /// Prints the advice and writes the placement.
@@ -26,7 +26,7 @@ pub fn advise(arguments: &AdviseArguments) -> Result<(), Failure> {
     if let Some(file) = &arguments.output {
         write(file, &Placement::of(&advice).to_toml().context("cannot write the placement as TOML")?)?;
     }
-    print(printable_lines(&advice.to_string()) + &written(&[&arguments.output]))?;
+    print(printable_lines(&advice.to_string()) + &apart(&[&arguments.output]))?;
     if arguments.check { check(&evidence, arguments) } else { Ok(()) }
 }
 
@@ -45,19 +45,14 @@ fn check(evidence: &Evidence, arguments: &AdviseArguments) -> Result<(), Failure
         let text = serde_json::to_string_pretty(&checked.check).context("cannot write the check as JSON")?;
         write(file, &(text + "\n"))?;
     }
-    let files = written(&[&arguments.json, &arguments.record]);
+    let files = apart(&[&arguments.json, &arguments.record]);
     print(format!("\n{}{files}", printable_lines(&checked.check.to_string())))?;
     end(&checked.record)
 }
 
-/// Says which files there are now.
-fn written(files: &[&Option<PathBuf>]) -> String {
-    let told: String = files
-        .iter()
-        .copied()
-        .flatten()
-        .map(|file| format!("Written: {}\n", printable(&file.to_string_lossy())))
-        .collect();
+/// Says which files there are now, behind an empty line.
+fn apart(files: &[&Option<PathBuf>]) -> String {
+    let told = written(files.iter().copied().flatten());
     if told.is_empty() { told } else { format!("\n{told}") }
 }
 

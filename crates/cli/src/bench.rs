@@ -11,7 +11,7 @@ use underpass_lab::{Options, Record, RunError, Suite, replace, report};
 
 use crate::cli::{BenchArguments, DemoArguments, MeasureArguments, SuiteName};
 use crate::failure::Failure;
-use crate::output::plural;
+use crate::output::{plural, print, printable, written};
 use crate::settings::Settings;
 use crate::{library, say, sys};
 
@@ -42,7 +42,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<(), Failure> {
     }
     arguments.csv.as_deref().map_or(Ok(()), |path| record.write_csv(path))?;
     arguments.html.as_deref().map_or(Ok(()), |path| write_html(path, record))?;
-    files.into_iter().flatten().for_each(|file| println!("Written: {}", file.display()));
+    print(written(files.into_iter().flatten()))?;
     end
 }
 
@@ -71,8 +71,9 @@ pub fn demo(arguments: &DemoArguments) -> Result<(), Failure> {
         return end;
     }
     write_html(&html, record)?;
-    let shown = |path: &Path| path.canonicalize().unwrap_or(path.into()).display().to_string();
-    println!("\nThe record: {}\nThe report: {} (one file, for any browser)", shown(&json), shown(&html));
+    let shown = |path: &Path| printable(&path.canonicalize().unwrap_or(path.into()).to_string_lossy());
+    let told = format!("\nThe record: {}\nThe report: {} (one file, for any browser)\n", shown(&json), shown(&html));
+    print(told)?;
     end
 }
 

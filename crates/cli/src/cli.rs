@@ -646,8 +646,9 @@ pub struct DemoArguments {
 
 /// Draw records as one HTML page, with the figures of the papers beside them
 ///
-/// The records are those that `underpass bench --json` and `underpass demo` write. Each record is drawn by itself: figures of
-/// different hosts or versions never share a chart. The page is one file that any browser opens without a network.
+/// The records are those that `underpass bench --json`, `underpass demo`, `underpass survey` and `underpass advise --check --json`
+/// write. Each record is drawn by itself: figures of different hosts or versions never share a chart. The page is one file that any
+/// browser opens without a network.
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
@@ -671,7 +672,7 @@ pub struct ReportArguments {
 /// Say from records where protocol work should run, what that gains, and how sure that is
 ///
 /// The advice covers each piece of work that was measured in more than one way (transport, layers, link, driver's
-/// algorithms, checksum), for each range of message sizes. It says which way to take, the gain over the default with
+/// algorithms, checksum, encryption, endpoint), for each range of message sizes. It says which way to take, the gain over the default with
 /// its 95 % interval, and the rows of the record that it is based on. A way is advised if it is surely better, by 5 %
 /// or more. If nothing is sure, a way that is probably better is advised, and the advice says so. The answers "no
 /// offload" and "not distinguishable" mean the default. What was not measured is listed with the command that measures

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::io::{self, Write as _, stdout};
+use std::path::PathBuf;
 
 use underpass_lab::unit::thousands;
 
@@ -67,6 +68,11 @@ pub fn printable(text: &str) -> String {
 /// The same of a text that may have several lines.
 pub fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
+/// Says which files there are now.
+pub fn written<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> String {
+    files.into_iter().map(|file| format!("Written: {}\n", printable(&file.to_string_lossy()))).collect()
 }
 
 /// A number and its noun.

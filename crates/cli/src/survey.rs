@@ -18,7 +18,7 @@ use underpass_lab::survey::token::{Token, TokenError};
 use crate::bench::outputs;
 use crate::cli::SurveyArguments;
 use crate::failure::Failure;
-use crate::output::{plural, print, printable, table};
+use crate::output::{plural, print, printable, printable_lines, table, written};
 use crate::{say, sys};
 
 /// A survey that did not come to its end.
@@ -117,9 +117,8 @@ fn conclude(arguments: &SurveyArguments, outcome: &Outcome) -> Result<()> {
     if let Some(csv) = &arguments.csv {
         record.write_csv(csv).with_context(|| format!("cannot write {}", csv.display()))?;
     }
-    let written = [Some(&arguments.json), arguments.csv.as_ref()].into_iter().flatten();
-    let written = written.fold(String::new(), |text, file| text + &format!("Written: {}\n", file.display()));
-    print(format!("{}{written}", text(record)))?;
+    let files = written([Some(&arguments.json), arguments.csv.as_ref()].into_iter().flatten());
+    print(printable_lines(&text(record)) + &files)?;
     if record.complete {
         return Ok(());
     }
@@ -162,6 +161,7 @@ fn text(record: &SurveyRecord) -> String {
         record
             .skipped
             .iter()
+            // What an agent says stays on its line.
             .for_each(|it| text.push_str(&format!("  {}: {}\n", printable(&it.name), printable(&it.reason))));
     }
     text.push('\n');
@@ -180,10 +180,11 @@ fn row(series: &Series) -> Option<Vec<String>> {
 /// Which kind of failure an error of a survey or an agent is.
 pub fn failure(error: anyhow::Error) -> Failure {
     let survey = error.downcast_ref::<SurveyError>().is_some_and(|error| {
-        use SurveyError::{Complete, Journal, NoJournal, NotASurvey};
+        use SurveyError::{Complete, Journal, NoJournal, NotAFile, NotASurvey};
         matches!(
             error,
             Complete(_)
+                | NotAFile(_)
                 | NoJournal { .. }
                 | NotASurvey(_)
                 | Journal(JournalError::Other { .. } | JournalError::Damaged { .. })

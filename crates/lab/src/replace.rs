@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
@@ -39,6 +39,10 @@ pub fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>
 /// It cannot.
 pub fn check(path: &Path) -> io::Result<()> {
     let Some(target) = replaceable(path) else {
+        // To open a pipe and close it is, for its reader, its end.
+        if fs::metadata(path)?.file_type().is_fifo() {
+            return Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?);
+        }
         return File::options().append(true).open(path).map(drop);
     };
     if target.exists() {
@@ -113,6 +117,25 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "second");
         replace(Path::new("/dev/null"), |to| to.write_all(b"nothing")).unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    /// Whoever reads a pipe has the content, and not an end before it.
+    #[test]
+    fn a_pipe_is_opened_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let (done, is_done) = std::sync::mpsc::channel();
+        let (to, from) = (pipe.clone(), pipe);
+        let writer = std::thread::spawn(move || {
+            // Nobody reads yet: to open it would take until somebody does.
+            done.send(check(&to)).unwrap();
+            replace(&to, |to| to.write_all(b"all of it"))
+        });
+        is_done.recv_timeout(std::time::Duration::from_secs(20)).expect("it waits for a reader").unwrap();
+        assert_eq!(fs::read_to_string(from).unwrap(), "all of it");
+        writer.join().unwrap().unwrap();
+        assert_eq!(names(folder.path()), ["pipe"]);
     }
 
     #[test]

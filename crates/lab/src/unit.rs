@@ -78,6 +78,14 @@ impl Unit {
     }
 }
 
+/// Greatest figure in any unit: three hundred years, in ns.
+const GREATEST: f64 = 1e19;
+
+/// Whether a figure of more than 0 can be one, in any unit. What is far beyond has no quotient.
+pub fn is_possible(value: f64) -> bool {
+    (1.0 / GREATEST..=GREATEST).contains(&value)
+}
+
 /// As [`digits`], but `25` rather than `25.0` and `1.3` rather than `1.30`: for numbers that were chosen, not measured.
 pub fn plain(value: f64) -> String {
     let text = digits(value);

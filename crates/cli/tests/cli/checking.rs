@@ -113,6 +113,23 @@ fn nothing_in_a_record_does_something_to_a_terminal() {
     assert!(!stdout(&advice).contains('\u{1b}') && stdout(&advice).contains("a \\u{1b}[2J processor"));
     let missing = output(&["report", "a\u{1b}[2J.json"]);
     assert!(!stderr(&missing).contains('\u{1b}') && stderr(&missing).contains("a\\u{1b}[2J.json"));
+    let page = folder.path().join("a\u{1b}[2J.html");
+    let written = output(&["report", "--output", page.to_str().unwrap(), file.to_str().unwrap()]);
+    assert!(written.status.success() && page.exists(), "{}", stderr(&written));
+    assert!(!stdout(&written).contains('\u{1b}') && stdout(&written).contains("a\\u{1b}[2J.html"));
+}
+
+/// The page is there; that nobody was told is an error, and no crash.
+#[test]
+fn a_full_standard_output_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, page) = (layers(folder.path(), |_| {}), folder.path().join("report.html"));
+    let mut report = underpass(&["report", "--output", page.to_str().unwrap(), file.to_str().unwrap()]);
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let report = report.stdout(full).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(report.status.code(), Some(1), "{}", stderr(&report));
+    assert!(stderr(&report).contains("cannot write all of it to standard output"), "{}", stderr(&report));
+    assert!(fs::read_to_string(page).unwrap().ends_with("</html>"));
 }
 
 #[test]

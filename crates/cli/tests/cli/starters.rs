@@ -204,7 +204,8 @@ fn a_starter_that_fails_or_prints_something_else_is_named() {
     assert_eq!(end.status.code(), Some(1));
     let said = stderr(&end);
     assert!(said.contains("kubectl: not understood: exec pod-b"), "{said}");
-    assert!(said.contains("  a: the other end closed the connection"), "{said}");
+    let ended = "  a: the other end closed the connection: \"kubectl\" ended (exit status: 64) before an agent spoke";
+    assert!(said.contains(ended), "{said}");
     assert!(
         said.contains("  b: the other end does not speak as an agent") && said.contains("print something"),
         "{said}"

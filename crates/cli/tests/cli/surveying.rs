@@ -32,6 +32,15 @@ fn mistakes_in_options_and_files_are_told_before_anything_is_measured() {
     fs::write(folder.path().join("survey.json"), "{}").unwrap();
     write_endpoints(folder.path());
     assert!(refused(&["survey", "endpoints.toml"], 2).contains("not a whole survey"));
+    // What can be written to and keeps nothing: it would be read without end, for what it may have of a survey.
+    for device in ["/dev/full", "/dev/null"] {
+        let device = refused(&["survey", "endpoints.toml", "--json", device], 2);
+        assert!(device.contains("is not a file") && device.contains("name a file with --json"), "{device}");
+    }
+    fs::remove_file(folder.path().join("survey.json")).unwrap();
+    fs::write(folder.path().join("survey.json.journal"), "a diary").unwrap();
+    assert!(refused(&["survey", "endpoints.toml"], 2).contains("line 1 of the journal survey.json.journal is damaged"));
+    assert_eq!(fs::read_to_string(folder.path().join("survey.json.journal")).unwrap(), "a diary");
 }
 
 #[test]

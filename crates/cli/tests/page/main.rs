@@ -223,8 +223,12 @@ fn a_table_becomes_a_file_and_the_page_a_print() {
     browser.open(&page, 1400, "dark");
     let text = saved(&mut browser, folder.path(), "document.querySelector('.plain .csv')");
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines[0], "message,paper: TCP/IP,paper: bypass,paper: ratio,kernel TCP,Underpass,ratio");
-    assert!(lines[1].starts_with("1 B,98000,72000,1.36"), "{text}");
+    let of = |side: &str| format!("{side},{side} (unit),{side} (low),{side} (high)");
+    let paper = "message,paper: TCP/IP,paper: TCP/IP (unit),paper: bypass,paper: bypass (unit),paper: ratio";
+    let ratio = "ratio,ratio (low),ratio (high)";
+    assert_eq!(lines[0], format!("{paper},{},{},{ratio}", of("kernel TCP"), of("Underpass")));
+    assert!(lines[1].starts_with("1 B,98000,ns,72000,ns,1.36"), "{text}");
+    assert_eq!(lines[1].split(',').count(), lines[0].split(',').count(), "{text}");
     let printed = browser.call("Page.printToPDF", json!({ "printBackground": true }));
     assert!(printed["data"].as_str().unwrap().starts_with("JVBERi"), "a PDF");
     assert_eq!(

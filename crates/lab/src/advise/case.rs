@@ -1,5 +1,6 @@
 //! What a check of advice comes to: cases, each with what was predicted of every way and what was measured.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
@@ -165,12 +166,14 @@ impl Cases {
 
     /// By stage, in the order in which stages first come.
     pub fn by_stage(&self) -> Vec<(&str, Cases)> {
-        let mut stages: Vec<(&str, Cases)> = Vec::new();
+        // A record may name a stage for each of its cases.
+        let (mut stages, mut places) = (Vec::<(&str, Cases)>::new(), BTreeMap::new());
         for case in &self.0 {
-            match stages.iter_mut().find(|(stage, _)| *stage == case.stage) {
-                Some((_, cases)) => cases.0.push(case.clone()),
-                None => stages.push((&case.stage, Cases(vec![case.clone()]))),
+            let at = *places.entry(case.stage.as_str()).or_insert(stages.len());
+            if at == stages.len() {
+                stages.push((&case.stage, Cases::default()));
             }
+            stages[at].1.0.push(case.clone());
         }
         stages
     }

@@ -94,7 +94,7 @@ fn newest(evidence: &Evidence) -> BTreeMap<Key, Asked<'_>> {
     let mut newest: BTreeMap<Key, Asked> = BTreeMap::new();
     for asked in asked(evidence) {
         let question = &asked.question;
-        let key = (asked.host.clone(), question.stage, question.route.clone(), question.objective);
+        let key = (asked.site.clone(), question.stage, question.route.clone(), question.objective);
         if newest.get(&key).is_none_or(|other| other.date < asked.date) {
             newest.insert(key, asked);
         }
@@ -106,13 +106,20 @@ fn newest(evidence: &Evidence) -> BTreeMap<Key, Asked<'_>> {
 fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
     let runs = evidence.runs.iter().flat_map(|run| {
         let (host, date) = (run.record.host.to_string(), run.record.date.as_str());
-        questions(run).into_iter().map(move |it| Asked { record: &run.name, date, host: host.clone(), question: it })
+        questions(run).into_iter().map(move |it| Asked {
+            record: &run.name,
+            date,
+            site: host.clone(),
+            host: host.clone(),
+            question: it,
+        })
     });
     let surveys = evidence.surveys.iter().flat_map(|survey| {
-        let (host, date) = (endpoints(survey), survey.record.head.date.as_str());
+        let (host, site, date) = (endpoints(survey), site(survey), survey.record.head.date.as_str());
         question::of_survey(survey).into_iter().map(move |it| Asked {
             record: &survey.name,
             date,
+            site: site.clone(),
             host: host.clone(),
             question: it,
         })
@@ -124,6 +131,8 @@ fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
 struct Asked<'a> {
     record: &'a str,
     date: &'a str,
+    /// What another record must be of, too, to take this one's place.
+    site: String,
     host: String,
     question: Question,
 }
@@ -135,8 +144,17 @@ pub fn questions(run: &Run) -> Vec<Question> {
 }
 
 fn endpoints(survey: &Survey) -> String {
-    let names: Vec<String> = survey.record.head.endpoints.iter().map(Endpoint::label).collect();
-    format!("endpoints {}", names.join(", "))
+    let all = &survey.record.head.endpoints;
+    let names: Vec<String> = all.iter().map(Endpoint::label).collect();
+    let processors = all.iter().map(|it| it.host.processor.as_deref().unwrap_or(&it.host.architecture));
+    let processors: BTreeSet<&str> = processors.collect();
+    format!("endpoints {} on {}", names.join(", "), processors.into_iter().collect::<Vec<_>>().join(" and "))
+}
+
+/// Endpoints of one name may be those of another place, as those of every `survey --local`, or be emulated in another way.
+fn site(survey: &Survey) -> String {
+    let one = |it: &Endpoint| format!("{:?}", (&it.name, it.kind, &it.system, &it.emulation, it.host.to_string()));
+    format!("endpoints {}", survey.record.head.endpoints.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 
 fn missing(asked: &BTreeMap<Key, Asked>) -> Vec<Missing> {

@@ -132,6 +132,33 @@ fn the_newer_record_of_a_host_counts() {
     assert_eq!(advice.passed_over, ["old"]);
 }
 
+/// All surveys of one computer call their endpoints the same.
+#[test]
+fn endpoints_of_other_computers_are_others_though_their_names_are_the_same() {
+    let surveys = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut older = crate::evidence::tests::survey();
+        older["endpoints"][1]["system"] = "b".into();
+        // Two receivers to choose between.
+        let mut third = older["endpoints"][1].clone();
+        third["name"] = "other".into();
+        older["endpoints"].as_array_mut().unwrap().push(third);
+        let mut more = older["series"][0].clone();
+        more["receiver"] = "other".into();
+        older["series"].as_array_mut().unwrap().push(more);
+        let mut newer = older.clone();
+        newer["date"] = "2026-11-28T00:00:00Z".into();
+        change(&mut newer);
+        let parse =
+            |name: &str, text: serde_json::Value| Survey::parse(name.to_string(), text.to_string().as_bytes()).unwrap();
+        let surveys = vec![parse("older", older), parse("newer", newer)];
+        of(&Evidence { surveys, ..Evidence::default() })
+    };
+    assert_eq!(surveys(&|_| {}).passed_over, ["older"]);
+    let other = surveys(&|it| it["endpoints"][0]["host"]["processor"] = "another processor".into());
+    assert!(other.passed_over.is_empty() && other.to_string().contains("another processor"), "{other}");
+    assert!(surveys(&|it| it["endpoints"][1]["emulation"] = "Arm builds".into()).passed_over.is_empty());
+}
+
 #[test]
 fn a_record_that_is_not_complete_is_used_and_named() {
     let mut half = run("half", LEVEL, [&[2e9, 2.02e9, 1.98e9]; 4]);

@@ -1,7 +1,8 @@
 //! A check of advice, as `underpass advise --check` writes it, checked itself.
 
-use super::{Problem, check_texts, check_version, is_possible};
+use super::{Problem, check_date, check_texts, check_version};
 use crate::advise::case::{Case, Check, SCHEMA};
+use crate::unit::is_possible;
 
 const MOST_CASES: usize = 100_000;
 const MOST_WAYS: usize = 100;
@@ -26,6 +27,7 @@ impl Checked {
         if check.cases.0.len() > MOST_CASES {
             return Err(Problem::Excessive(format!("has more than {MOST_CASES} cases")));
         }
+        check_date(&check.date)?;
         let own = [&check.date, &check.version].into_iter().chain(&check.revision).chain(check.host.texts());
         let skipped = check.skipped.iter().flat_map(|it| [&it.name, &it.reason]);
         check_texts(own.chain(&check.records).chain(skipped))?;

@@ -7,9 +7,10 @@ mod check;
 mod run;
 mod survey;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -31,8 +32,6 @@ const MOST_OF_FIGURE: usize = 10_000;
 const MOST_SAMPLES: usize = 1_000_000;
 /// Most sizes of one curve.
 const MOST_SIZES: usize = 1000;
-/// Greatest figure in any unit: three hundred years, in ns.
-const GREATEST: f64 = 1e19;
 
 /// Records, by kind.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -64,12 +63,17 @@ pub enum Problem {
     /// The file is larger than any record.
     #[error("has more than {} MiB, as no record has; is it another file?", MOST_BYTES >> 20)]
     TooLarge,
-    /// It ends in the middle, is no JSON, or lacks what a record has.
+    /// It ends in the middle.
     #[error(
-        "is no record of this version ({0}); records are what `underpass bench --json` and `underpass demo` write, and \
-         an older version's have to be measured again"
+        "ends in the middle ({0}), so none of it is used; was it copied before it was whole? Copy it again, or measure again"
     )]
-    Malformed(#[from] serde_json::Error),
+    Half(serde_json::Error),
+    /// It is no JSON, or lacks what a record has.
+    #[error(
+        "is no record of this version ({0}); records are what `underpass bench --json`, `underpass demo`, `underpass survey` \
+         and `underpass advise --check --json` write, and an older version's have to be measured again"
+    )]
+    Malformed(serde_json::Error),
     /// It says that it is something else.
     #[error("is a record of the kind {0:?}, which is not known here; a newer version of Underpass may know it")]
     Unknown(String),
@@ -86,6 +90,11 @@ pub enum Problem {
         /// The version that is read.
         known: u32,
     },
+    /// Nobody knows which of two records is the newer one.
+    #[error(
+        "has the date {0:?}, where one like 2026-11-27T15:08:37Z has to be; the record is damaged or was changed, so none of it is used"
+    )]
+    Date(String),
     /// A figure cannot be true.
     #[error("{measurement:?}: {what}; the record is damaged or was changed, so none of it is used")]
     Impossible {
@@ -102,15 +111,17 @@ pub enum Problem {
     Twice,
 }
 
+impl From<serde_json::Error> for Problem {
+    fn from(error: serde_json::Error) -> Problem {
+        // Of an empty file nothing was ever written.
+        if error.is_eof() && error.column() > 0 { Problem::Half(error) } else { Problem::Malformed(error) }
+    }
+}
+
 /// What tells a survey from a run.
 #[derive(Deserialize)]
 struct Head {
     format: Option<String>,
-}
-
-/// Whether a figure of more than 0 can be one, in any unit. What is far beyond has no quotient.
-fn is_possible(value: f64) -> bool {
-    (1.0 / GREATEST..=GREATEST).contains(&value)
 }
 
 /// Another version of a format may have other fields, so the version is looked at before them.
@@ -121,6 +132,14 @@ fn check_version(text: &[u8], kind: &'static str, known: u32) -> Result<(), Prob
     }
     let Version { schema: found } = serde_json::from_slice(text)?;
     if found == known { Ok(()) } else { Err(Problem::Schema { kind, found, known }) }
+}
+
+/// Dates are compared as texts, for which they have to be of one form: RFC 3339, UTC, whole seconds.
+fn check_date(date: &str) -> Result<(), Problem> {
+    const FORM: &str = "0000-00-00T00:00:00Z";
+    let fits = |(form, is): (u8, u8)| if form == b'0' { is.is_ascii_digit() } else { form == is };
+    let is_one = date.len() == FORM.len() && FORM.bytes().zip(date.bytes()).all(fits);
+    if is_one { Ok(()) } else { Err(Problem::Date(date.chars().take(40).collect())) }
 }
 
 /// A text that is longer than those of any suite.
@@ -163,9 +182,9 @@ impl Evidence {
     /// # Errors
     /// One of the files cannot be read, is no record, or has figures that cannot be true.
     pub fn read(files: &[PathBuf]) -> Result<Evidence, EvidenceError> {
-        let mut all = Evidence::default();
+        let (mut all, mut seen) = (Evidence::default(), BTreeSet::new());
         for file in files {
-            all.add(file).map_err(|problem| EvidenceError { file: file.clone(), problem })?;
+            all.add(file, &mut seen).map_err(|problem| EvidenceError { file: file.clone(), problem })?;
         }
         Ok(all)
     }
@@ -191,9 +210,14 @@ impl Evidence {
         names.find(|name| !self.names().any(|it| it == name)).ok_or(Problem::Twice)
     }
 
-    fn add(&mut self, file: &Path) -> Result<(), Problem> {
-        let mut text = Vec::new();
-        File::open(file)?.take(MOST_BYTES + 1).read_to_end(&mut text)?;
+    /// Adds what a file has; `seen` are device and number of the files that there were.
+    fn add(&mut self, file: &Path, seen: &mut BTreeSet<(u64, u64)>) -> Result<(), Problem> {
+        let (mut text, open) = (Vec::new(), File::open(file)?);
+        let meta = open.metadata()?;
+        if meta.is_file() && !seen.insert((meta.dev(), meta.ino())) {
+            return Err(Problem::Twice);
+        }
+        open.take(MOST_BYTES + 1).read_to_end(&mut text)?;
         if text.len() as u64 > MOST_BYTES {
             return Err(Problem::TooLarge);
         }

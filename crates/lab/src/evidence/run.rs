@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{Amounts, Problem, check_texts, is_possible};
+use super::{Amounts, Problem, check_date, check_texts};
 use crate::plan::Medians;
 use crate::record::{Figure, Measurement, Record};
 use crate::statistic::median;
-use crate::unit::Unit;
+use crate::unit::{Unit, is_possible};
 
 const MOST_MEASUREMENTS: usize = 100_000;
 
@@ -34,6 +34,7 @@ fn check(record: &Record) -> Result<(), Problem> {
     if record.measurements.len() > MOST_MEASUREMENTS {
         return Err(Problem::Excessive(format!("has more than {MOST_MEASUREMENTS} measurements")));
     }
+    check_date(&record.date)?;
     let of_record = [&record.date, &record.version].into_iter().chain(&record.revision).chain(record.host.texts());
     let of_skipped = record.skipped.iter().flat_map(|it| [&it.name, &it.reason]);
     let of_measurements = record.measurements.iter().flat_map(texts);

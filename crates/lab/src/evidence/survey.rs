@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Amounts, Problem, check_texts, check_version, is_possible};
+use super::{Amounts, Problem, check_date, check_texts, check_version};
 use crate::statistic::median;
 use crate::survey::record::{Head, Key, SCHEMA, Series, SurveyRecord, word};
+use crate::unit::is_possible;
 
 const MOST_ENDPOINTS: usize = 100;
 const MOST_SERIES: usize = 200_000;
@@ -37,6 +38,7 @@ fn check(record: &SurveyRecord) -> Result<(), Problem> {
         return Err(Problem::Excessive(most));
     }
     let Head { date, version, revision, endpoints, .. } = &record.head;
+    check_date(date)?;
     let of_head = [date, version].into_iter().chain(revision);
     let of_endpoints = endpoints.iter().flat_map(|it| {
         let own = [&it.name, &it.system, &it.address, &it.network].into_iter().chain(&it.emulation).chain(&it.revision);

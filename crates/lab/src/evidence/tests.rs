@@ -36,7 +36,8 @@ fn a_record_says_whether_it_is_complete() {
 fn what_is_no_record_is_named_with_a_remedy() {
     let text = whole();
     for (damaged, expected) in [
-        (&text[..text.len() / 2], "is no record of this version"),
+        (&text[..text.len() / 2], "ends in the middle (EOF"),
+        (&text[..text.len() - 1], "Copy it again"),
         ("{}", "missing field"),
         ("", "is no record"),
         ("[1, 2]", "is no record"),
@@ -177,6 +178,21 @@ fn a_check_is_checked_as_well() {
     assert!(refused(&|it| it["cases"] = 7.into()).contains("is no record"));
 }
 
+/// Of two records of a host the newer one counts, so that any other text would make a record the newest of all.
+#[test]
+fn a_date_is_one() {
+    for date in ["", "yesterday", "zzzz-11-27T00:00:00Z", "2026-11-27T00:00:00+01:00", "2026-11-27"] {
+        let mut run = example();
+        run.date = date.to_string();
+        let error = Evidence::of("run".to_string(), run).unwrap_err().to_string();
+        assert!(error.contains(&format!("has the date {date:?}")), "{error}");
+        for mut other in [survey(), check()] {
+            other["date"] = date.into();
+            assert!(read(&other.to_string()).unwrap_err().to_string().contains("has the date"));
+        }
+    }
+}
+
 /// What a report or advice would compute for hours.
 #[test]
 fn more_than_can_be_computed_with_is_refused() {
@@ -205,8 +221,12 @@ fn records_of_one_name_are_told_apart() {
     let evidence = Evidence::read(&files).unwrap();
     assert_eq!(evidence.names().collect::<Vec<_>>(), ["survey", files[1].to_str().unwrap()]);
     let [one, other] = files;
-    let error = Evidence::read(&[one, other.clone(), other]).unwrap_err().to_string();
-    assert!(error.contains("b/survey.json: is named twice"), "{error}");
+    let link = folder.path().join("link.json");
+    std::os::unix::fs::symlink(&one, &link).unwrap();
+    for again in [&one, &link] {
+        let error = Evidence::read(&[one.clone(), other.clone(), again.clone()]).unwrap_err().to_string();
+        assert!(error.ends_with(": is named twice"), "{error}");
+    }
 }
 
 /// 10 GB, of which nothing is on the disk.

@@ -75,12 +75,12 @@ fn beside_the_paper(measurements: &[&Measurement]) -> Table {
         let interval = bootstrap::of_ratio(&here.kernel.samples, &here.underpass.samples);
         let small = interval.map(|it| format!("{} – {}×", digits(it.low), digits(it.high))).unwrap_or_default();
         let cells = vec![
-            Cell::published(unit.show(paper.kernel), paper.kernel),
-            Cell::published(unit.show(paper.bypass), paper.bypass),
+            Cell { class: "published", ..Cell::of(unit, paper.kernel) },
+            Cell { class: "published", ..Cell::of(unit, paper.bypass) },
             Cell::published(format!("{then:.2}×"), then),
             Cell::figure(unit, &here.kernel),
             Cell::figure(unit, &here.underpass),
-            Cell { small, ..Cell::number(format!("{}×", digits(ratio)), ratio) },
+            Cell { small, interval, ..Cell::number(format!("{}×", digits(ratio)), ratio) },
         ];
         Some(Row { name: size(paper.size), notes: Vec::new(), cells })
     });
@@ -141,7 +141,7 @@ fn dots(measurements: &[&Measurement], suffix: &str, caption: &str) -> Option<Fi
         let cells = vec![
             Cell::figure(measurement.unit, kernel),
             Cell::figure(measurement.unit, underpass),
-            Cell { small, ..Cell::number(format!("{}×", digits(*ratio)), *ratio) },
+            Cell { small, interval, ..Cell::number(format!("{}×", digits(*ratio)), *ratio) },
         ];
         table.push(Row { name: name.clone(), notes: Vec::new(), cells });
         rows.push(name);

@@ -135,13 +135,13 @@ fn idle(measurements: &[&Measurement]) -> Table {
 fn published_idle(octets: u64) -> Vec<Cell> {
     let at = RECEIVER_SIZES.iter().position(|it| *it == octets);
     let those = RECEIVERS.iter().filter_map(|it: &Receiver| Some((it.idle?, it.way)));
-    let cell = |idle: [f64; 2]| at.map(|at| Cell::published(Unit::Percent.show(idle[at]), idle[at]));
+    let cell = |idle: [f64; 2]| at.map(|at| Cell { class: "published", ..Cell::of(Unit::Percent, idle[at]) });
     those.map(|(idle, _)| cell(idle).unwrap_or_default()).collect()
 }
 
 fn mean_of(samples: &[f64], unit: Unit) -> Cell {
     let Some((mean, deviation)) = mean(samples).zip(deviation(samples)) else { return Cell::default() };
-    Cell { small: format!("± {}", unit.show(deviation)), ..Cell::number(unit.show(mean), mean) }
+    Cell { small: format!("± {}", unit.show(deviation)), ..Cell::of(unit, mean) }
 }
 
 /// What the time of a packet is spent on: a bar for each size and way, a part for each stage.
@@ -216,7 +216,10 @@ fn published_breakdown() -> Table {
     let rows = RECEIVERS.iter().map(|it| Row {
         name: it.way.to_string(),
         notes: Vec::new(),
-        cells: shares(it).into_iter().map(|share| Cell::published(Unit::Percent.show(share), share)).collect(),
+        cells: shares(it)
+            .into_iter()
+            .map(|share| Cell { class: "published", ..Cell::of(Unit::Percent, share) })
+            .collect(),
     });
     let heads = RECEIVER_SIZES
         .iter()

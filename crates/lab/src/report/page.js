@@ -272,13 +272,20 @@
     });
   }
 
-  // A table as a file: numbers in full, words as they are, but none that a spreadsheet would take for a formula.
+  // A table as a file: numbers in full, with unit and interval beside them; words as they are, but none that a spreadsheet would
+  // take for a formula.
   function csv(table) {
     const field = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
     const tame = (text) => (/^[=+\-@\t\r]/.test(text) ? `'${text}` : text);
     const words = (cell) => cell.querySelector("data")?.value ?? tame((cell.firstChild?.textContent ?? "").trim());
-    const rows = [...table.rows].map((row) => [...row.cells].map((cell) => field(words(cell))).join(","));
-    return `${rows.join("\n")}\n`;
+    const rows = [...table.rows].map((row) => [...row.cells]);
+    const beside = (cell, name) => cell?.querySelector("data")?.dataset[name] ?? "";
+    const names = rows[0].map((_, column) => ["unit", "low", "high"].filter((name) => rows.some((row) => beside(row[column], name))));
+    const line = (row, number) => row.flatMap((cell, column) => {
+      const more = names[column].map((name) => (number ? beside(cell, name) : `${words(cell)} (${name})`));
+      return [words(cell), ...more];
+    });
+    return `${rows.map((row, number) => line(row, number).map(field).join(",")).join("\n")}\n`;
   }
 
   function addFiles() {

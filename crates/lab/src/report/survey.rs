@@ -111,8 +111,10 @@ fn curves(survey: &SurveyRecord, pairs: &Pairs, kind: &Kind, sender: &Endpoint) 
 /// The paper's figure 1: a file over TLS, encrypted by the sender and by an endpoint to which it offloads that.
 fn offloads(survey: &SurveyRecord) -> Option<Figure> {
     let unit = Unit::Nanoseconds;
-    let own = |key: &Key| survey.series.iter().find(|it| it.key == Key { via: None, ..key.clone() });
-    let offloaded = survey.series.iter().filter(|it| it.key.metric == Metric::Tls && it.key.via.is_some());
+    let transfers = || survey.series.iter().filter(|it| it.key.metric == Metric::Tls);
+    let own: BTreeMap<&Key, &Series> = transfers().map(|it| (&it.key, it)).collect();
+    let own = |key: &Key| own.get(&Key { via: None, ..key.clone() }).copied();
+    let offloaded = transfers().filter(|it| it.key.via.is_some());
     let (mut by_sender, mut by_other) =
         (Points::new("encrypted by the sender", Role::Kernel, 1), Points::new("offloaded", Role::Measured, 0));
     let (mut rows, mut table) = (Vec::new(), Vec::new());
@@ -129,8 +131,11 @@ fn offloads(survey: &SurveyRecord) -> Option<Figure> {
         let ratio = figures[1].median.zip(figures[0].median).map(|(over, under)| over / under);
         let interval = bootstrap::of_ratio(&figures[1].samples, &figures[0].samples);
         let small = interval.map(|it| format!("{} – {}×", digits(it.low), digits(it.high))).unwrap_or_default();
-        let ratio =
-            ratio.map_or_else(Cell::default, |it| Cell { small, ..Cell::number(format!("{}×", digits(it)), it) });
+        let ratio = ratio.map_or_else(Cell::default, |it| Cell {
+            small,
+            interval,
+            ..Cell::number(format!("{}×", digits(it)), it)
+        });
         let cells = figures.iter().map(|it| Cell::figure(unit, it)).chain([ratio]).collect();
         table.push(Row { name: name.clone(), notes: Vec::new(), cells });
         rows.push(name);
@@ -195,7 +200,7 @@ fn all(survey: &SurveyRecord) -> Table {
         let mut cells = vec![Cell::figure(it.unit, &it.values().into())];
         if has_distributions {
             let shares = distribution.map(|it| [it.p50, it.p99, it.p999].map(Some)).unwrap_or_default();
-            let cell = |ns: f64| Cell::number(Unit::Nanoseconds.show(ns), ns);
+            let cell = |ns: f64| Cell::of(Unit::Nanoseconds, ns);
             cells.extend(shares.map(|share| share.map_or_else(Cell::default, cell)));
         }
         cells.extend([cost(|it| Some(it.sender_time)), cost(|it| Some(it.receiver_time)), cost(|it| it.via_time)]);

@@ -35,6 +35,10 @@ pub struct Cell {
     pub text: String,
     /// The same in full, in the unit that the record has.
     pub value: Option<f64>,
+    /// That unit, if it has one.
+    pub unit: &'static str,
+    /// Where the value lies, in the same unit.
+    pub interval: Option<Interval>,
     /// Smaller, beneath.
     pub small: String,
     /// `met`, `missed`, `published`, `text` or nothing.
@@ -52,6 +56,11 @@ impl Cell {
         Cell { text: text.into(), value: Some(value), ..Cell::default() }
     }
 
+    /// A value in a unit.
+    pub fn of(unit: Unit, value: f64) -> Cell {
+        Cell { unit: unit.symbol(), ..Cell::number(unit.show(value), value) }
+    }
+
     /// What a paper printed.
     pub fn published(text: impl Into<String>, value: f64) -> Cell {
         Cell { class: "published", ..Cell::number(text, value) }
@@ -60,8 +69,9 @@ impl Cell {
     /// A measured figure with its interval.
     pub fn figure(unit: Unit, figure: &Figure) -> Cell {
         let Some(median) = figure.median else { return Cell::default() };
-        let small = bootstrap::of_median(&figure.samples).map(|interval| between(unit, interval));
-        Cell { small: small.unwrap_or_default(), ..Cell::number(unit.show(median), median) }
+        let interval = bootstrap::of_median(&figure.samples);
+        let small = interval.map(|interval| between(unit, interval)).unwrap_or_default();
+        Cell { small, interval, ..Cell::of(unit, median) }
     }
 }
 
@@ -99,7 +109,8 @@ fn name_of(axis: &Axis, place: f64) -> String {
 
 fn cell_at(series: &Series, place: f64, unit: Unit) -> Cell {
     let Some(point) = series.points.iter().find(|point| point.x == place) else { return Cell::default() };
-    let small = point.low.zip(point.high).map(|(low, high)| between(unit, Interval { low, high })).unwrap_or_default();
+    let interval = point.low.zip(point.high).map(|(low, high)| Interval { low, high });
+    let small = interval.map(|interval| between(unit, interval)).unwrap_or_default();
     let class = if series.role == Role::Published { "published" } else { "" };
-    Cell { small, class, ..Cell::number(unit.show(point.y), point.y) }
+    Cell { small, class, interval, ..Cell::of(unit, point.y) }
 }

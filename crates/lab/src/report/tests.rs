@@ -57,7 +57,10 @@ fn what_was_measured_is_shown_beside_the_paper() {
     let round_trip = &charts[0];
     assert_eq!((points(round_trip, "Underpass"), points(round_trip, "cache line")), (2, 1));
     assert_eq!(points(round_trip, "bypass, Myrinet (paper)"), 2);
-    assert!(page.contains("<td class=\"published\"><data value=\"98000\">98.0 µs</data></td>"), "{page}");
+    assert!(
+        page.contains("<td class=\"published\"><data value=\"98000\" data-unit=\"ns\">98.0 µs</data></td>"),
+        "{page}"
+    );
 }
 
 #[test]
@@ -186,7 +189,10 @@ fn receive_paths_are_drawn_and_tabulated() {
     assert_eq!((charts[0]["kind"].as_str(), names(&charts[0]).len()), (Some("lines"), 3));
     assert_eq!(charts[1]["kind"], "stack");
     assert!(page.contains(">+10.0 %</data>") && page.contains(">+13 %</data>"), "the GPU's gain, and the paper's");
-    assert!(page.contains(">21.2 %</data>") && page.contains("<data value=\"20\">20.0 %</data><small>± 10.0 %"));
+    assert!(
+        page.contains(">21.2 %</data>")
+            && page.contains("<data value=\"20\" data-unit=\"%\">20.0 %</data><small>± 10.0 %")
+    );
     assert!(page.contains("75.0 %</data><small>300 ns ± 0 ns"));
     assert!(!page.contains("9480 B, gpu-staged"), "no way that was not measured");
 }
@@ -250,7 +256,10 @@ fn a_file_is_drawn_with_and_without_offloading() {
     let percentiles = crate::survey::record::Percentiles { p50: 1e3, p99: 2e3, p999: 345e3 };
     told.record.series[0].samples.iter_mut().for_each(|it| it.percentiles = Some(percentiles));
     let page = html(&Evidence { surveys: vec![told], ..Evidence::default() }).unwrap();
-    assert!(page.contains("<th scope=\"col\">p99.9</th>") && page.contains("<data value=\"345000\">345 µs</data>"));
+    assert!(
+        page.contains("<th scope=\"col\">p99.9</th>")
+            && page.contains("<data value=\"345000\" data-unit=\"ns\">345 µs</data>")
+    );
 }
 
 /// Two cases, one of them wrong: what they come to, and the wrong one by itself.

@@ -66,6 +66,9 @@ pub enum SurveyError {
     /// The file has a record.
     #[error("{} has a whole survey already; name another file with --json", .0.display())]
     Complete(PathBuf),
+    /// The record is to be something that keeps nothing.
+    #[error("{} is not a file; a survey keeps its record there and its journal beside it: name a file with --json", .0.display())]
+    NotAFile(PathBuf),
     /// The file has a part of a survey, whose journal is not there.
     #[error(
         "{} is a survey that was not finished, and its journal {} is not there, without which it cannot go on; put it back, or name \
@@ -133,6 +136,9 @@ pub fn run(survey: &Survey) -> Result<Outcome> {
     interrupt::watch().context("cannot watch for Ctrl-C")?;
     let path = journal_of(survey.json);
     if survey.json.exists() {
+        if !survey.json.is_file() {
+            return Err(SurveyError::NotAFile(survey.json.into()).into());
+        }
         if SurveyRecord::read_json(survey.json).map_err(SurveyError::from)?.complete {
             return Err(SurveyError::Complete(survey.json.into()).into());
         }

@@ -131,6 +131,15 @@ impl Endpoints {
         if let Some(twice) = endpoints.iter().find(|it| !names.insert(it.name.as_str())) {
             return Err(format!("two endpoints have the name {:?}", twice.name));
         }
+        for (at, one) in endpoints.iter().enumerate() {
+            let is_same = |it: &&Place| matches!(it.agent, Reach::Address(_)) && it.agent == one.agent;
+            if let Some(other) = endpoints[..at].iter().find(is_same) {
+                let (one, other) = (&one.name, &other.name);
+                return Err(format!(
+                    "endpoints {other:?} and {one:?} have the same agent; each endpoint needs its own"
+                ));
+            }
+        }
         if endpoints.len() < 2 {
             return Err("at least two [[endpoint]] are needed: pairs are measured".to_string());
         }
@@ -167,6 +176,9 @@ fn plan(text: PlanText) -> Result<Plan, String> {
     distinct(sizes.iter().collect::<BTreeSet<_>>().len(), sizes.len())?;
     distinct(flows.iter().collect::<BTreeSet<_>>().len(), flows.len())?;
     distinct(tls.iter().collect::<BTreeSet<_>>().len(), tls.len())?;
+    if throughput.is_empty() && latency.is_empty() && tls.is_empty() {
+        return Err("plan: nothing is left to measure; name sizes and flows, or sizes of files with tls".to_string());
+    }
     let underpass = text.underpass.unwrap_or(true);
     let latency_tool = text.latency_tool;
     if latency_tool.is_some_and(|tool| !matches!(tool, Tool::Sockperf | Tool::Qperf)) {
@@ -264,12 +276,16 @@ mod tests {
         assert!(refused("agent = \"10.0.0.1:7471\"", "").contains("`underpass agent` listens"));
         assert!(refused("token = \"underpass.token\"", "").contains("takes a token"));
         assert!(refused("start = [", "agent = \"10.0.0.2:1\"\nstart = [").contains("both agent and start"));
+        let same =
+            refused("start = [\"ssh\", \"nic-a\", \"underpass\", \"agent\", \"--stdio\"]", "agent = \"10.0.0.1:7471\"");
+        assert!(same.contains("\"host-a\" and \"nic-a\" have the same agent"), "{same}");
         assert!(Endpoints::parse("").is_err());
         let plan = |line: &str| Endpoints::parse(&format!("{TEXT}\n[plan]\n{line}")).unwrap_err();
         assert!(plan("samples = 4").contains("plan.samples: 4 is not from 5"));
         assert!(plan("sizes = [1]").contains("plan.sizes"));
         assert!(plan("sizes = [64, 64]").contains("twice"));
         assert!(plan("flows = [0]").contains("plan.flows"));
+        assert!(plan("sizes = []\ntls = []").contains("nothing is left to measure"));
         assert!(plan("tls = [1]").contains("plan.tls"));
         assert!(plan("latency_tool = \"iperf3\"").contains("sockperf or qperf"));
     }

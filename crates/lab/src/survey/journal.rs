@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::record::{Endpoint, FORMAT, Head, Key, SCHEMA, Sample, Version};
+use crate::unit::is_possible;
 
 /// A sample with its figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,7 +35,7 @@ pub enum JournalError {
     /// Another coordinator has it.
     #[error("another survey writes the journal {}; wait for its end, or name another file with --json", .0.display())]
     Taken(PathBuf),
-    /// A line before the last makes no sense.
+    /// A line before the last makes no sense, or a file without a whole line does not begin as a journal.
     #[error("line {line} of the journal {} is damaged ({error}); move it away to begin anew", path.display())]
     Damaged {
         /// The file.
@@ -72,6 +73,9 @@ impl Journal {
     pub fn open(path: &Path) -> Result<Journal, JournalError> {
         let broken = |error| JournalError::File { path: path.into(), error };
         let mut file = File::options().read(true).append(true).create(true).open(path).map_err(broken)?;
+        if !file.metadata().map_err(broken)?.is_file() {
+            return Err(broken(io::Error::other("it is not a file")));
+        }
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => return Err(JournalError::Taken(path.into())),
             Err(TryLockError::Error(error)) => return Err(broken(error)),
@@ -79,17 +83,27 @@ impl Journal {
         }
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(broken)?;
-        // What a crash has left of a line is not a sample.
-        let whole = text.iter().rposition(|octet| *octet == b'\n').map_or(0, |end| end + 1);
-        if whole < text.len() {
-            file.set_len(whole as u64).map_err(broken)?;
-            file.seek(SeekFrom::End(0)).map_err(broken)?;
-        }
         let mut journal = Journal { path: path.into(), file, head: None, entries: Vec::new() };
+        let whole = text.iter().rposition(|octet| *octet == b'\n').map_or(0, |end| end + 1);
         for (number, line) in text[..whole].split_inclusive(|octet| *octet == b'\n').enumerate() {
             journal.read(number + 1, line)?;
         }
+        journal.cut(whole, &text[whole..])?;
         Ok(journal)
+    }
+
+    /// Cuts off what a crash has left of a line, which is not a sample. A file of something else stays as it is.
+    fn cut(&mut self, whole: usize, rest: &[u8]) -> Result<(), JournalError> {
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let begin = format!("{{\"format\":\"{FORMAT}\"");
+        if whole == 0 && !rest.starts_with(begin.as_bytes()) && !begin.as_bytes().starts_with(rest) {
+            let error = "it does not begin as a journal".to_string();
+            return Err(JournalError::Damaged { path: self.path.clone(), line: 1, error });
+        }
+        let cut = self.file.set_len(whole as u64).and_then(|()| self.file.seek(SeekFrom::End(0)));
+        cut.map(drop).map_err(|error| JournalError::File { path: self.path.clone(), error })
     }
 
     fn read(&mut self, number: usize, line: &[u8]) -> Result<(), JournalError> {
@@ -97,8 +111,10 @@ impl Journal {
         let damaged = |error: serde_json::Error| damage(error.to_string());
         if number > 1 {
             let entry: Entry = serde_json::from_slice(line).map_err(damaged)?;
-            if entry.sample.value <= 0.0 {
-                return Err(damage(format!("{} is no figure", entry.sample.value)));
+            let percentiles = entry.sample.percentiles.map(|it| [it.p50, it.p99, it.p999]).into_iter().flatten();
+            let mut figures = percentiles.chain([entry.sample.value, entry.sample.seconds]);
+            if let Some(figure) = figures.find(|it| !is_possible(*it)) {
+                return Err(damage(format!("{figure} is no figure")));
             }
             self.entries.push(entry);
             return Ok(());
@@ -297,7 +313,25 @@ mod tests {
         };
         assert!(message(text.replacen("\"value\":2.0", "\"value\":NaN", 1)).starts_with("line 3 of the journal"));
         assert!(message(text.replacen("\"value\":2.0", "\"value\":-2.0", 1)).contains("is damaged (-2 is no figure)"));
+        assert!(message(text.replacen("\"value\":2.0", "\"value\":2e300", 1)).contains("is no figure"));
+        assert!(message(text.replacen("\"seconds\":1.0", "\"seconds\":-1.0", 1)).contains("(-1 is no figure)"));
         assert!(message(text.replacen("\"schema\":1", "\"schema\":0", 1)).contains("underpass-survey 0"));
+    }
+
+    /// A survey is given the name of its record, and may find anything under that of its journal.
+    #[test]
+    fn what_is_no_journal_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("survey.json.journal");
+        for text in ["my diary", "my diary\nand more", "{\"format\":\"mine"] {
+            std::fs::write(&path, text).unwrap();
+            let error = Journal::open(&path).unwrap_err();
+            assert!(matches!(&error, JournalError::Damaged { line: 1, .. }), "{error}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        assert!(Journal::open(&path).unwrap_err().to_string().contains("it is not a file"));
     }
 
     #[test]

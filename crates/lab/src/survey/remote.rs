@@ -41,6 +41,14 @@ pub enum AgentError {
         /// The system's words.
         error: std::io::Error,
     },
+    /// Its command ended before an agent spoke.
+    #[error("the other end closed the connection: {command:?} {end} before an agent spoke; run it by hand to see why")]
+    Ended {
+        /// The program.
+        command: String,
+        /// What became of it.
+        end: String,
+    },
     /// Nothing can be said to it any more.
     #[error("{0}")]
     Lost(ChannelError),
@@ -116,9 +124,10 @@ impl Remote {
         match wait(&take, START) {
             Ok(Ok((say, hear))) => Ok(Remote { say, replies: listen(hear), stream: None, started: Some(child) }),
             other => {
-                let _ = child.kill();
-                let _ = child.wait();
+                let is_closed = matches!(other, Ok(Err(ChannelError::Closed)));
+                let end = ended(&mut child, Duration::from_secs(u64::from(is_closed)));
                 Err(match other {
+                    Ok(Err(ChannelError::Closed)) => AgentError::Ended { command: name, end },
                     Ok(Err(error)) => AgentError::Lost(error),
                     Err(error) => error,
                     Ok(Ok(_)) => AgentError::Confused,
@@ -205,6 +214,21 @@ impl Drop for Remote {
         let _ = child.kill();
         let _ = child.wait();
     }
+}
+
+/// Ends a program, after waiting so long for its own end; what became of it.
+fn ended(child: &mut Child, patience: Duration) -> String {
+    let begun = Instant::now();
+    while begun.elapsed() < patience {
+        match child.try_wait() {
+            Ok(Some(status)) => return format!("ended ({status})"),
+            Ok(None) => thread::sleep(Duration::from_millis(10)),
+            Err(_) => break,
+        }
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    "closed its output".to_string()
 }
 
 /// The part of a text that is kept.

@@ -2,7 +2,7 @@
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
@@ -70,7 +70,8 @@ impl Token {
     /// [`TokenError`].
     pub fn read(path: &Path) -> Result<Token, TokenError> {
         let broken = |error| TokenError::File { path: path.into(), error };
-        let file = File::open(path).map_err(broken)?;
+        // A pipe, too, is opened at once, and refused.
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(broken)?;
         // The open file is looked at, so that no other file can take its place between the look and the read.
         let meta = file.metadata().map_err(broken)?;
         if !meta.is_file() {
@@ -178,5 +179,8 @@ mod tests {
         std::fs::write(&path, vec![b'x'; 5000]).unwrap();
         assert!(matches!(Token::read(&path), Err(TokenError::Length { .. })));
         assert!(matches!(Token::read(folder.path()), Err(TokenError::File { .. })), "a folder");
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(Token::read(&pipe).unwrap_err().to_string().contains("it is not a file"));
     }
 }
