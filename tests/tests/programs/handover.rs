@@ -574,6 +574,19 @@ fn an_image_that_begins_late_reads_what_its_other_end_has_left_or_is_reset() {
     stage.finish();
 }
 
+/// A receiver that finds neither the end nor its channel any more must not read a clean end in place of what was in the ring.
+#[test]
+fn a_receiver_of_what_is_lost_is_told() {
+    let Some(stage) = Stage::with(&["python3"]) else { return };
+    let program = fixture("lost.py");
+    for how in ["kill", "execute"] {
+        let said = stage.output(stage.tuned("python3", [program.to_str().unwrap(), how], AT_ONCE));
+        assert!(["10 bytes", "reset"].contains(&said.trim()), "{how}: {said}");
+    }
+    stage.run.assert_fast("python3");
+    stage.finish();
+}
+
 /// An image that gets no processor after it has attached the table of ends, in which it counts itself, and before it
 /// attaches the memory with the unread bytes, its third segment: strace(1) holds it up there. Fails if its parent does
 /// not wait until the image has both.
