@@ -2033,7 +2033,7 @@ static void vfork_number_a(struct side *side) {
 static void vfork_number(void) { two_processes(AF_INET, vfork_number_a, echo_until_end); }
 
 /* The program is looked for in PATH, and only the effective user, not the real one, may execute it. */
-static void exec_path_a(struct side *side) {
+static void exec_path_child(struct side *side) {
     int program = (int)MUST(memfd_create("processes", 0)), from = (int)MUST(open("/proc/self/exe", O_RDONLY));
     for (ssize_t got; (got = read(from, in, sizeof(in))) > 0;) MUST(write(program, in, (size_t)got));
     close(from);
@@ -2043,10 +2043,16 @@ static void exec_path_a(struct side *side) {
     snprintf(own, sizeof(own), "PARITY_OWN=%d 0 0 0", side->fd);
     setenv("PATH", "/proc/self/fd", 1);
     putenv(own);
-    ask("before", side->fd, 3000, 1);
     if (geteuid() == 0) MUST(setresuid(65534, 0, 0));
     execlp(name, "processes", "exec-path", NULL);
     fail("execlp");
+}
+static void exec_path_a(struct side *side) {
+    ask("before", side->fd, 3000, 1);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) exec_path_child(side);
+    close(side->fd);
+    say("image %d", ended(child));
 }
 static void exec_path(void) {
     int taken[4];
