@@ -95,10 +95,10 @@ impl Group {
         }
     }
 
-    /// Asks the program to end by `signal` and waits; kills the group if it does not listen within half a minute.
+    /// Asks the program to end by `signal` and waits; kills the group if it does not listen within a minute.
     pub fn stop(mut self, signal: i32) -> String {
         self.signal(signal);
-        let ended = self.wait(Duration::from_secs(30)).is_some();
+        let ended = self.wait(Duration::from_secs(60)).is_some();
         assert!(ended, "{} does not end when asked to:\n{}{}", self.name, self.said(), self.where_it_is());
         self.said()
     }

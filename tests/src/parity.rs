@@ -35,6 +35,7 @@ const UNSTEADY: &[(&str, &str)] = &[
     ("ending/eager-epoll, cold", "killed before it took the doorbell of what it had read: the kernel resets"),
     ("ending/eager-poll, cold", "the same"),
     ("ending/eager-recv, cold", "the same"),
+    ("nonblocking/full-threads", "on a busy machine the kernel finds room once more after its first window probe"),
     ("flags/held-back", "a ring holds nothing back; the kernel neither, on a machine so busy that its 200 ms are over"),
     (
         "pointers/executes-fast, brokered",
