@@ -269,7 +269,7 @@ mod tests {
         family.note_reference(shared, me);
         let mine = family.take(me).unwrap();
         let lent = family.take(dead).unwrap();
-        family.end(lent).owners.lend(u64::MAX);
+        family.end(lent).owners.lend(u64::MAX, 0);
         let references = |index| family.end(index).owners.count();
 
         let mut buried = vec![];
