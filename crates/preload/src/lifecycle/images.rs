@@ -40,6 +40,14 @@ pub fn await_claims(family: &'static Family, deadline: u64) {
     }
 }
 
+/// Before the process ends, or executes a program: awaits, until `deadline`, the new images of processes that find
+/// their ends in the family's table, if this process alone has the table meanwhile.
+pub fn await_owners(family: &Family, deadline: u64) {
+    while family.has_owner_between_images(family::member()) && clock::nanoseconds() < deadline {
+        clock::nap(200);
+    }
+}
+
 impl Connection {
     /// Awaits a program image that is on its way, if no other process has the connection.
     pub fn await_heir(&self, deadline: u64) {

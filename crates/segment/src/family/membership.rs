@@ -10,6 +10,7 @@
 use super::members::{MEMBERS, TAKEN};
 use super::{Family, MAX_ENDS};
 use crate::clock;
+use crate::end::Stage;
 use crate::kernel::{self, Process};
 use crate::raw::is_quiet;
 use crate::sync::{AcqRel, Acquire, Relaxed, Release};
@@ -122,6 +123,23 @@ impl Family {
         let (Some(me), Some(namespaces)) = (me, kernel::namespaces()) else { return true };
         let others = self.members().places.iter().enumerate().filter(|&(at, _)| at != me as usize).map(|it| it.1);
         others.into_iter().any(|it| it.process.load(Acquire) != 0 && !it.is_gone(namespaces))
+    }
+
+    /// Whether `me` alone has the table, and another process that lives has an end of a connection that goes on. That
+    /// process is between two program images, and its new image finds the end only if this process keeps the table.
+    pub fn has_owner_between_images(&self, me: Option<u32>) -> bool {
+        if is_quiet() || self.attached() != Some(self.mappings().into()) {
+            return false;
+        }
+        let Some(namespaces) = kernel::namespaces() else { return false };
+        let is_between = |member: u32| {
+            let it = &self.members().places[member as usize];
+            Some(member) != me && !matches!(it.process.load(Acquire), 0 | TAKEN) && !it.is_gone(namespaces)
+        };
+        (0..self.used()).any(|index| {
+            let end = self.end(index);
+            end.stage() == Stage::Joined && !end.owners.has_outsider() && self.holders(index).iter().any(is_between)
+        })
     }
 
     /// Whether `member` has counted a reference to the end.

@@ -220,6 +220,7 @@ fn outlast_heirs(family: &'static Family, deadline: u64) {
             connection.outlast_heir(connection.descriptors().any(stays_open), deadline);
         }
     });
+    images::await_owners(family, deadline);
 }
 
 /// The execution is about to close the connections that the new image does not inherit.
