@@ -121,22 +121,21 @@ fn reap(family: &'static Family) {
         return;
     }
     unclaimed::take_each(|index, it| {
-        if !end_unless_awaited(family, index, it) {
+        if !end_unless_awaited(family, index, it, family.end(index).owners.are_any()) {
             unclaimed::enlist(index);
         }
     });
 }
 
-/// Ends an unclaimed end if the time to claim it is over, or the image that was to claim it does not come. False if an
-/// image may still come, and none has.
-pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed) -> bool {
+/// Ends an unclaimed end, which a process has `claimed` or not, if the time to claim it is over, or the image that was to
+/// claim it does not come. False if an image may still come, and none has.
+pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, claimed: bool) -> bool {
     let end = family.end(index);
     lent::heed_dead_image(&end.owners);
     let until = it.until.load(Acquire);
     // If not, a process has claimed the end and has lent it again, for which that process keeps it; or has ended it; or
     // the loan was taken back.
     let is_as_kept = end.owners.lent_until() == until;
-    let claimed = end.owners.are_any();
     if is_as_kept && !claimed && until > clock::nanoseconds() {
         return false;
     }

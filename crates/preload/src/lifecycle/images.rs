@@ -26,10 +26,12 @@ pub fn await_claims(family: &'static Family, deadline: u64) {
         unclaimed::take_each(|index, it| {
             let connection = Connection::at(family, index, -1);
             let is_as_kept = connection.end.owners.lent_until() == it.until.load(Acquire);
-            if is_as_kept && connection.has_half_come(0) {
+            // This comes first: an image that comes after this look is looked at again.
+            let claimed = connection.end.owners.are_any();
+            if is_as_kept && claimed && connection.has_half_come(0) {
                 unclaimed::enlist(index);
                 waits = true;
-            } else if !end_unless_awaited(family, index, it) {
+            } else if !end_unless_awaited(family, index, it, claimed) {
                 unclaimed::enlist(index);
                 waits |= now < deadline || connection.is_lost_with_process();
             }

@@ -147,11 +147,12 @@ impl Drop for Gone {
 }
 
 /// The ends of this process may be away from their rings until the new image comes back to them.
-struct Away;
+struct Away(&'static Family);
 
 impl Drop for Away {
     fn drop(&mut self) {
         look::look_at_all(|it| it.come_back());
+        self.0.end_execution(family::member());
     }
 }
 
@@ -182,6 +183,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
     let deadline = images::images_awaited_until();
     if alone {
         outlast_heirs(family, deadline);
+        family.begin_execution(family::member());
         look::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
         inherited(how, |it| it.outlast_image(deadline));
     }
@@ -203,7 +205,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
             }
             Packed {
                 stand_ins: StandIns::for_image(how),
-                _away: alone.then_some(Away),
+                _away: alone.then_some(Away(family)),
                 _gone: alone.then_some(Gone),
                 ..Packed::nothing(envp)
             }
@@ -299,7 +301,7 @@ impl Room {
             envp: memory.cast(),
             stand_ins: None,
             loan: Some(loan),
-            _away: parcel.is_some().then_some(Away),
+            _away: parcel.is_some().then_some(Away(family)),
             _gone: parcel.is_some().then_some(Gone),
             _environment: Some(environment),
             _parcel: parcel,
