@@ -1776,6 +1776,50 @@ static void not_given_b(struct side *side) {
 }
 static void not_given(void) { two_processes(AF_INET, not_given_a, not_given_b); }
 
+/* Programs that get the connection do not begin: their execution fails, for words that are too long, or they are killed
+ * before. The connection ends at its close, which resets it as bytes lie unread. */
+enum { NOT_BEGUN = 4, TOO_LONG = 256 * KIB };
+static void do_not_begin(int way) {
+    static char words[TOO_LONG];
+    memset(words, 'x', sizeof(words) - 1);
+    char *arguments[] = {"true", words, NULL}, *short_ones[] = {"true", NULL};
+    pid_t child;
+    if (way == 0) say("posix_spawn %d", posix_spawn(&child, "/bin/true", NULL, NULL, arguments, environ) == E2BIG);
+    if (way == 1) say("vfork %d", in_vfork("/bin/true", arguments, environ, 0, 0));
+    if (way == 2) say("system %#x", system(words));
+    if (way == 3) {
+        if ((child = vfork()) == 0) {
+            ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+            execve("/bin/true", short_ones, environ);
+            _exit(9);
+        }
+        await_held(child);
+        MUST(kill(child, SIGKILL));
+        say("killed %d", ended(child));
+    }
+}
+static void not_begun_a(struct side *side) {
+    for (int way = 0; way < NOT_BEGUN; way++) {
+        int fd = another(side);
+        tell(side);
+        await_bytes(fd, 3);
+        do_not_begin(way);
+        SHOW(close(fd));
+        tell(side);
+    }
+}
+static void not_begun_b(struct side *side) {
+    for (int way = 0; way < NOT_BEGUN; way++) {
+        int fd = another(side);
+        hear(side);
+        send_all(fd, "end", 3);
+        hear(side);
+        SHOW(recv(fd, in, 1, 0));
+        close(fd);
+    }
+}
+static void not_begun(void) { two_processes(AF_INET, not_begun_a, not_begun_b); }
+
 /* Code that runs after the destructors of a process reads unread bytes, and sends, on its connection; at quick_exit, too. */
 static int last_fd = -1;
 static void use_last(void) {
@@ -2120,6 +2164,7 @@ const struct scenario scenarios[] = {
     {"exec-left", exec_left, 0}, {"child-left", child_left, 0}, {"end-killed", end_killed, 0}, {"end-gone", end_gone, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
     {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"vfork-number", vfork_number, 0}, {"exec-path", exec_path, 0}, {"exec-told", exec_told, 0}, {"not-given", not_given, 0},
+    {"not-begun", not_begun, 0},
     {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0},
     {"passed-self", passed_self, 0},
     {"streams", streams, 0}, {"killed-giving", killed_giving, 0}, {"killed-leaving", killed_leaving, 0},

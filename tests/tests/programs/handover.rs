@@ -452,6 +452,18 @@ fn the_process_leaves_what_an_image_has_not_come_for() {
     scene.finish();
 }
 
+/// The same where the process has closed its descriptors before, or where that program gets them too: it must not take
+/// the table of ends along before the image has come.
+#[test]
+fn a_program_takes_nothing_along_that_an_image_has_not_come_for() {
+    let Some(scene) = Scene::new() else { return };
+    let ways = ["spawn-closed-left", "vfork-closed-left", "spawn-kept-left", "vfork-kept-left"];
+    for (way, state) in each(&ways, &["silent", "sending", "sent"]) {
+        scene.assert_whole(HandOver { connections: 2, state, way, ..HandOver::ONE });
+    }
+    scene.finish();
+}
+
 /// The process's own standard input is the connection, and a program that it executes beside itself has that too, and leaves it.
 #[test]
 fn a_bystander_takes_nothing_of_a_standard_input() {
@@ -549,7 +561,8 @@ fn a_script_executes_itself() {
 }
 
 /// Beside heavy load an image may begin long after it was spawned. Fails if `LENT_NS` is 5 s, if the end of an image that was not
-/// awaited any more is another connection's by then, or if a process ends with what the image alone can read.
+/// awaited any more is another connection's by then, or if a process ends, or executes a program, with what the image alone can
+/// read. An image that was killed is not awaited.
 #[test]
 fn an_image_that_begins_late_reads_what_its_other_end_has_left_or_is_reset() {
     let Some(stage) = Stage::with(&["python3"]) else { return };
@@ -560,6 +573,9 @@ fn an_image_that_begins_late_reads_what_its_other_end_has_left_or_is_reset() {
         ("22", "closes", too_late),
         ("3", "ends", "whole"),
         ("3", "closes-and-ends", "whole"),
+        ("3", "executes", "whole"),
+        ("3", "closes-and-executes", "whole"),
+        ("0", "kills-and-ends", "at-once"),
     ];
     let images = cases.map(|(seconds, how, outcome)| {
         let fifo = stage.path(&format!("{how}-{seconds}"));

@@ -124,7 +124,7 @@ pub unsafe extern "C" fn fexecve(fd: c_int, argv: *const *const c_char, envp: *c
 }
 
 macro_rules! spawn {
-    ($($name:ident as $program:path;)+) => {$(
+    ($($name:ident as $program:path, in $process:expr;)+) => {$(
         /// # Safety
         /// As posix_spawn(3).
         #[unsafe(no_mangle)]
@@ -139,8 +139,14 @@ macro_rules! spawn {
             // SAFETY: passed on to the caller.
             let answer = unsafe {
                 let known = FileActions::of(actions);
-                let packed = pack($program(program), envp, Execution::Spawned(&known));
-                real::$name(process, program, packed.actions(actions), attributes, argv, packed.envp())
+                let mut packed = pack($program(program), envp, Execution::Spawned(&known));
+                let mut number = 0;
+                let process = if process.is_null() { &raw mut number } else { process };
+                let answer = real::$name(process, program, packed.actions(actions), attributes, argv, packed.envp());
+                if answer == 0 {
+                    packed.spawned($process(*process));
+                }
+                answer
             };
             // This libc has no such function.
             if answer < 0 { libc::ENOSYS } else { answer }
@@ -149,8 +155,9 @@ macro_rules! spawn {
 }
 
 spawn! {
-    posix_spawn as Program::Path;
-    posix_spawnp as Program::Name;
-    pidfd_spawn as Program::Path;
-    pidfd_spawnp as Program::Name;
+    posix_spawn as Program::Path, in Some;
+    posix_spawnp as Program::Name, in Some;
+    // What these write is a descriptor.
+    pidfd_spawn as Program::Path, in |_| None;
+    pidfd_spawnp as Program::Name, in |_| None;
 }

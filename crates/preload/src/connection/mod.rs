@@ -7,6 +7,7 @@ pub mod inside;
 pub mod insiders;
 pub mod io_uring;
 pub mod leaving;
+pub mod lent;
 pub mod look;
 pub mod lost;
 pub mod options;

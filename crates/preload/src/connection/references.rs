@@ -1,9 +1,9 @@
 //! The references that processes have to an end. The process that drops the last reference tells the other end.
 
 use super::count::report;
-use super::handle::{ABSENT, CONFINED, HIGHEST, Handle, PRESENT, UNTOUCHED, handle};
+use super::handle::{ABSENT, CONFINED, HIGHEST, Handle, PRESENT, UNTOUCHED, Unclaimed, handle};
 use super::insiders::Kept;
-use super::{Connection, lost, short_lived, unclaimed};
+use super::{Connection, lent, lost, short_lived, unclaimed};
 use crate::guest::{family, thread};
 use underpass_segment::channel::Channel;
 use underpass_segment::end::Stage;
@@ -124,28 +124,38 @@ fn reap(family: &'static Family) {
         return;
     }
     unclaimed::take_each(|index, it| {
-        let end = family.end(index);
-        let until = it.until.load(Acquire);
-        // If not, a process has claimed the end and has lent it again, for which that process keeps it; or has ended
-        // it.
-        let is_as_kept = end.owners.lent_until() == until;
-        let claimed = end.owners.are_any();
-        if is_as_kept && !claimed && until > now {
-            return unclaimed::enlist(index);
-        }
-        // A process that has claimed the end ends it itself.
-        let last = !claimed && is_as_kept && end.owners.end_loan(until) && end.owners.turn_away();
-        let is_lost = last && takes_unread_along(family, index, None);
-        if last {
-            finish(family, index, None, is_lost);
-        }
-        if end.has_channel() {
-            family::with_meeting_surely(|m| m.release(end));
-        }
-        if last {
-            give_back(family, index, is_lost);
+        if !end_unless_awaited(family, index, it, family.end(index).owners.are_any()) {
+            unclaimed::enlist(index);
         }
     });
+}
+
+/// Ends an unclaimed end, which a process has `claimed` or not, if the time to claim it is over, or the image that was to
+/// claim it does not come. False if an image may still come, and none has.
+pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, claimed: bool) -> bool {
+    let end = family.end(index);
+    lent::heed_dead_image(&end.owners);
+    let until = it.until.load(Acquire);
+    // If not, a process has claimed the end and has lent it again, for which that process keeps it; or has ended it; or
+    // the loan was taken back.
+    let is_as_kept = end.owners.lent_until() == until;
+    if is_as_kept && !claimed && until > clock::nanoseconds() {
+        return false;
+    }
+    // A process that has claimed the end ends it itself.
+    let is_over = || is_as_kept && end.owners.end_loan(until) || end.owners.end_taken_back();
+    let last = !claimed && is_over() && end.owners.turn_away();
+    let is_lost = last && takes_unread_along(family, index, None);
+    if last {
+        finish(family, index, None, is_lost);
+    }
+    if end.has_channel() {
+        family::with_meeting_surely(|m| m.release(end));
+    }
+    if last {
+        give_back(family, index, is_lost);
+    }
+    true
 }
 
 /// Ends connections of processes that are gone: they were killed, or have ended without closing.
@@ -196,7 +206,11 @@ impl Connection {
 
     /// Whether a program image that was given the connection is still on its way.
     pub fn is_awaited(&self) -> bool {
-        self.end.owners.is_awaited(clock::nanoseconds())
+        let is_awaited = || self.end.owners.is_awaited(clock::nanoseconds());
+        is_awaited() && {
+            lent::heed_dead_image(&self.end.owners);
+            is_awaited()
+        }
     }
 
     /// Whether a program without the library may have the socket.
@@ -220,8 +234,10 @@ impl Connection {
         has_gap
     }
 
-    /// Takes back what processes had that were killed: they keep nothing open, and tell the other end nothing.
+    /// Takes back what processes had that were killed: they keep nothing open, and tell the other end nothing. Likewise
+    /// what an image was lent that has ended before it came.
     pub fn heed_deaths(&self) {
+        lent::heed_dead_image(&self.end.owners);
         if !self.is_last()
             && self.end.stage() == Stage::Joined
             && let Some(family) = family::existing()

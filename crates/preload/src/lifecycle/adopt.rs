@@ -288,9 +288,10 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
     if connection.end.stage() == Stage::Joined {
         connection.go_on(carried.left_behind);
     }
-    if carried.member.is_none() {
+    // An image was lent the end once, and a process once with each message.
+    if carried.member.is_none() && (!is_known || carried.is_passed()) {
         // Only now: the process that has lent it keeps the channel until then.
-        connection.end.owners.take_up_loan();
+        connection.end.owners.take_up_loan(carried.image);
     }
     connection.mind_stdio();
     Some(index)

@@ -1,16 +1,14 @@
 //! The process ends: it lets go of its connections, whose family may live on.
 
-use super::images::images_awaited_until;
+use super::images::{await_claims, await_owners, images_awaited_until};
+use crate::connection::Connection;
 use crate::connection::count::report;
 use crate::connection::look::for_each;
 use crate::connection::references::relinquish;
-use crate::connection::{Connection, unclaimed};
 use crate::guest::{family, forked, table, thread};
 use crate::watch::{epoll, set};
 use core::ffi::{c_int, c_void};
-use underpass_segment::clock;
 use underpass_segment::end::Stage;
-use underpass_segment::family::Family;
 use underpass_segment::sync::{Acquire, AtomicBool};
 
 /// The destructors of all libraries run in a function that libc registers for exit(3) once the constructors have run.
@@ -79,27 +77,6 @@ fn leave_all() {
                 port.prepare_to_shut();
             }
         });
-    }
-}
-
-/// Before the process ends: awaits the program images that may claim its ends, until `deadline`. If unread bytes for
-/// them would be lost with this process, it waits as long as they may come.
-fn await_claims(family: &'static Family, deadline: u64) {
-    let mut waits = true;
-    while core::mem::take(&mut waits) {
-        let now = clock::nanoseconds();
-        unclaimed::take_each(|index, it| {
-            let (owners, until) = (&family.end(index).owners, it.until.load(Acquire));
-            let connection = Connection::at(family, index, -1);
-            let is_lost = || connection.is_lost_with_process();
-            let is_on_its_way = || !owners.are_any() && (now < deadline || now < until && is_lost());
-            if owners.lent_until() == until && (is_on_its_way() || connection.has_half_come(0)) {
-                unclaimed::enlist(index);
-                waits = true;
-            }
-        });
-        if waits {
-            clock::nap(200);
-        }
+        await_owners(family, deadline);
     }
 }

@@ -1,11 +1,13 @@
 //! Program images that were given a connection and have not begun yet: this process waits for them before it lets go.
 
-use crate::connection::{Connection, known};
+use crate::connection::references::end_unless_awaited;
+use crate::connection::{Connection, known, unclaimed};
 use crate::guest::{family, table};
 use underpass_segment::clock;
+use underpass_segment::family::Family;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Port;
-use underpass_segment::sync::Relaxed;
+use underpass_segment::sync::{Acquire, Relaxed};
 
 /// How long a program image that has not begun is awaited.
 const IMAGE_WITHIN_NS: u64 = 1_000_000_000;
@@ -13,6 +15,39 @@ const IMAGE_WITHIN_NS: u64 = 1_000_000_000;
 /// Until when program images that are on their way are awaited (CLOCK_MONOTONIC, ns), for all connections together.
 pub fn images_awaited_until() -> u64 {
     clock::nanoseconds() + IMAGE_WITHIN_NS
+}
+
+/// Before the process ends, or executes a program: awaits the program images that may claim ends that it has let go
+/// of, until `deadline`. If unread bytes for them would be lost with this image, it waits as long as they may come.
+pub fn await_claims(family: &'static Family, deadline: u64) {
+    let mut waits = true;
+    while core::mem::take(&mut waits) {
+        let now = clock::nanoseconds();
+        unclaimed::take_each(|index, it| {
+            let connection = Connection::at(family, index, -1);
+            let is_as_kept = connection.end.owners.lent_until() == it.until.load(Acquire);
+            // This comes first: an image that comes after this look is looked at again.
+            let claimed = connection.end.owners.are_any();
+            if is_as_kept && claimed && connection.has_half_come(0) {
+                unclaimed::enlist(index);
+                waits = true;
+            } else if !end_unless_awaited(family, index, it, claimed) {
+                unclaimed::enlist(index);
+                waits |= now < deadline || connection.is_lost_with_process();
+            }
+        });
+        if waits {
+            clock::nap(200);
+        }
+    }
+}
+
+/// Before the process ends, or executes a program: awaits, until `deadline`, the new images of processes that find
+/// their ends in the family's table, if this process alone has the table meanwhile.
+pub fn await_owners(family: &Family, deadline: u64) {
+    while family.has_owner_between_images(family::member()) && clock::nanoseconds() < deadline {
+        clock::nap(200);
+    }
 }
 
 impl Connection {
@@ -77,6 +112,20 @@ impl Connection {
             }
         } else {
             self.await_images(&port, false, deadline);
+        }
+    }
+
+    /// The same for an end of which the new image gets a descriptor if it `stays`. An image that finds its end in the
+    /// family's table, and comes only after this image has taken the table along, would not share the new image's end.
+    pub fn outlast_heir(&self, stays: bool, deadline: u64) {
+        self.await_heir(deadline);
+        let takes_table_along = || family::existing().is_some_and(|family| !family.has_others(family::member()));
+        if self.is_last() && self.is_awaited() && takes_table_along() {
+            if stays {
+                self.hand_over_or_reset(Reason::Inherited);
+            } else {
+                self.reset_if_lost();
+            }
         }
     }
 

@@ -19,8 +19,11 @@ laid_out! {
         processes: AtomicU32,
         /// How many images and processes may still come.
         loans: AtomicU32,
-        /// Until when they may come (CLOCK_MONOTONIC, ns); 0: none is awaited.
+        /// Until when they may come (CLOCK_MONOTONIC, ns); 0: none is awaited. [`TAKEN_BACK`]: neither.
         lent_until: AtomicU64,
+        /// The image that the last loan is for, by its [number](crate::family::Family::next_image). 0: it has come, or
+        /// the loan is for a process that the socket was passed to.
+        image: AtomicU32,
         /// 1: a program that knows nothing of the ring may have the socket.
         outsider: AtomicU8,
     }
@@ -31,6 +34,10 @@ pub const IMAGE_WITHIN_NS: u64 = 20_000_000_000;
 
 /// Value of [`Owners::processes`]: no process refers to the end, and none may come for it any more.
 const ENDED: u32 = 1 << 31;
+
+/// Value of [`Owners::lent_until`], a time long past: the image that the end was lent to does not come. If no process
+/// refers to the end either, the lender still has to end it.
+const TAKEN_BACK: u64 = 1;
 
 impl Owners {
     /// One process has the end: the caller's, which has just taken it.
@@ -96,19 +103,50 @@ impl Owners {
         self.processes.fetch_update(AcqRel, Acquire, fewer).is_ok_and(|n| fewer(n) == Some(0))
     }
 
-    /// A program image, or a process that the socket is passed to, may come for it until then (CLOCK_MONOTONIC, ns).
-    pub fn lend(&self, until: u64) {
+    /// Image number `image`, or a process that the socket is passed to (0), may come for it until then
+    /// (CLOCK_MONOTONIC, ns). An image is lent an end once, however many descriptors it gets.
+    pub fn lend(&self, until: u64, image: u32) {
+        // This comes first: see `awaited_image`.
+        if self.image.swap(image, AcqRel) == image && image != 0 {
+            return;
+        }
         self.loans.fetch_add(1, AcqRel);
         self.lent_until.store(until, Release);
     }
 
-    /// An image, or a process, for which [`Owners::lend`] was called has come. Once all have come, none is awaited.
-    pub fn take_up_loan(&self) {
+    /// An image, or a process (0), for which [`Owners::lend`] was called has come. Once all have come, none is awaited.
+    pub fn take_up_loan(&self, image: u32) {
+        self.forget_image(image);
+        self.end_one_loan(0);
+    }
+
+    /// Image number `image` does not come: its execution has failed, or it has ended. False if it was not lent the end,
+    /// has come, or another loan has been made since.
+    pub fn take_back_loan(&self, image: u32) -> bool {
+        let is_back = self.forget_image(image);
+        if is_back {
+            self.end_one_loan(TAKEN_BACK);
+        }
+        is_back
+    }
+
+    /// Forgets that image. False if the last loan is not to it.
+    fn forget_image(&self, image: u32) -> bool {
+        image != 0 && self.image.compare_exchange(image, 0, AcqRel, Relaxed).is_ok()
+    }
+
+    fn end_one_loan(&self, last: u64) {
         let until = self.lent_until();
         let one_less = |n: u32| n.checked_sub(1);
         if self.loans.fetch_update(AcqRel, Acquire, one_less).is_ok_and(|before| before == 1) {
-            self.end_loan(until);
+            let _ = self.lent_until.compare_exchange(until, last, AcqRel, Relaxed);
         }
+    }
+
+    /// The image that is awaited, if it is the only one, and known.
+    pub fn awaited_image(&self) -> Option<u32> {
+        let is_alone = self.is_lent() && self.loans.load(Acquire) == 1;
+        Some(self.image.load(Acquire)).filter(|&image| is_alone && image != 0)
     }
 
     /// Until when an image or a process may come for the end (CLOCK_MONOTONIC, ns), which may be past; 0: none is
@@ -119,7 +157,7 @@ impl Owners {
 
     /// Whether an image or a process was to come for the end and has not.
     pub fn is_lent(&self) -> bool {
-        self.lent_until() != 0
+        self.lent_until() > TAKEN_BACK
     }
 
     /// Whether an image or a process may still come for the end at the time `now` (CLOCK_MONOTONIC, ns).
@@ -132,6 +170,11 @@ impl Owners {
         self.lent_until.compare_exchange(until, 0, AcqRel, Relaxed).is_ok()
     }
 
+    /// Whether the last loan was taken back, and nobody has acted on that. Forgets it.
+    pub fn end_taken_back(&self) -> bool {
+        self.end_loan(TAKEN_BACK)
+    }
+
     /// Ends an end to which no process refers: an image that still comes for it does not get it. False if one has come.
     pub fn turn_away(&self) -> bool {
         self.processes.compare_exchange(0, ENDED, AcqRel, Acquire).is_ok()
@@ -140,6 +183,7 @@ impl Owners {
     /// Ends all loans: no image or process may come for the end any more.
     pub fn end_loans(&self) {
         self.loans.store(0, Relaxed);
+        self.image.store(0, Relaxed);
         self.lent_until.store(0, Release);
     }
 
@@ -168,6 +212,7 @@ mod tests {
             processes: AtomicU32::new(0),
             loans: AtomicU32::new(0),
             lent_until: AtomicU64::new(0),
+            image: AtomicU32::new(0),
             outsider: AtomicU8::new(0),
         }
     }
@@ -185,22 +230,56 @@ mod tests {
     fn who_was_to_come_finds_it_though_all_have_left() {
         let owners = owners();
         owners.begin();
-        owners.lend(100);
-        owners.lend(200);
+        owners.lend(100, 0);
+        owners.lend(200, 0);
         assert!(owners.leave());
         assert!(owners.is_awaited(199) && !owners.is_awaited(200) && owners.is_lent());
         assert!(!owners.add_if_used() && owners.add());
-        owners.take_up_loan();
+        owners.take_up_loan(0);
         assert!(owners.is_lent());
-        owners.take_up_loan();
+        owners.take_up_loan(0);
         assert_eq!([owners.is_lent(), owners.end_loan(200)], [false, false]);
+    }
+
+    #[test]
+    fn a_loan_to_an_image_that_does_not_come_is_taken_back_once() {
+        let owners = owners();
+        owners.begin();
+        owners.lend(100, 7);
+        // By another descriptor.
+        owners.lend(100, 7);
+        assert_eq!(owners.awaited_image(), Some(7));
+        assert_eq!(
+            [owners.take_back_loan(8), owners.take_back_loan(7), owners.take_back_loan(7)],
+            [false, true, false]
+        );
+        assert_eq!([owners.is_lent(), owners.is_awaited(TAKEN_BACK)], [false, false]);
+        assert!(owners.leave() && owners.end_taken_back() && !owners.end_taken_back() && owners.turn_away());
+    }
+
+    #[test]
+    fn a_loan_to_another_image_stays() {
+        let owners = owners();
+        owners.begin();
+        owners.lend(100, 7);
+        owners.lend(200, 8);
+        assert_eq!(owners.awaited_image(), None);
+        assert!(!owners.take_back_loan(7) && owners.take_back_loan(8) && owners.is_lent());
+        // Which one is awaited now is not known.
+        assert_eq!(owners.awaited_image(), None);
+        owners.take_up_loan(7);
+        assert!(!owners.is_lent());
+
+        owners.lend(300, 9);
+        owners.take_up_loan(9);
+        assert_eq!([owners.is_lent(), owners.take_back_loan(9)], [false, false]);
     }
 
     #[test]
     fn who_comes_too_late_does_not_get_it() {
         let owners = owners();
         owners.begin();
-        owners.lend(100);
+        owners.lend(100, 0);
         assert!(!owners.turn_away() && owners.leave() && owners.turn_away() && !owners.turn_away());
         assert_eq!([owners.add(), owners.add_if_used(), owners.are_any(), owners.take_back(1, || 0)], [false; 4]);
         owners.begin();
@@ -232,9 +311,10 @@ mod models {
                 processes: AtomicU32::new(0),
                 loans: AtomicU32::new(0),
                 lent_until: AtomicU64::new(0),
+                image: AtomicU32::new(0),
                 outsider: AtomicU8::new(0),
             });
-            owners.lend(100);
+            owners.lend(100, 0);
             owners.processes.share();
             owners.lent_until.share();
             let late = owners.clone();

@@ -10,9 +10,10 @@
 use super::members::{MEMBERS, TAKEN};
 use super::{Family, MAX_ENDS};
 use crate::clock;
+use crate::end::Stage;
 use crate::kernel::{self, Process};
 use crate::raw::is_quiet;
-use crate::sync::{AcqRel, Acquire, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 /// The ends of members that are gone are looked for each time that this many more ends are in use.
 const SWEEP_EVERY: u32 = 256;
@@ -122,6 +123,41 @@ impl Family {
         let (Some(me), Some(namespaces)) = (me, kernel::namespaces()) else { return true };
         let others = self.members().places.iter().enumerate().filter(|&(at, _)| at != me as usize).map(|it| it.1);
         others.into_iter().any(|it| it.process.load(Acquire) != 0 && !it.is_gone(namespaces))
+    }
+
+    /// `member` is about to execute a program: from now on this process is not one that keeps the table. Until the new
+    /// image [stays](Family::stay), or the execution has failed.
+    pub fn begin_execution(&self, member: Option<u32>) {
+        if let Some(member) = member {
+            self.members().places[member as usize].mappings.store(0, SeqCst);
+        }
+    }
+
+    /// The execution has failed.
+    pub fn end_execution(&self, member: Option<u32>) {
+        if let Some(member) = member {
+            self.members().places[member as usize].mappings.store(self.mappings(), SeqCst);
+        }
+    }
+
+    /// Whether another process than `me` that lives is between two program images and has an end of a connection that
+    /// goes on, while no other process keeps the table: the new image finds the end there only if this one does.
+    pub fn has_owner_between_images(&self, me: Option<u32>) -> bool {
+        let Some(namespaces) = kernel::namespaces().filter(|_| !is_quiet()) else { return false };
+        let places = &self.members().places;
+        let is_other =
+            |member: u32| Some(member) != me && !matches!(places[member as usize].process.load(Acquire), 0 | TAKEN);
+        let executes = |member: u32| is_other(member) && places[member as usize].mappings.load(SeqCst) == 0;
+        let lives = |member: u32| !places[member as usize].is_gone(namespaces);
+        let members = || 0..MEMBERS as u32;
+        if !members().any(executes) || members().any(|it| is_other(it) && !executes(it) && lives(it)) {
+            return false;
+        }
+        (0..self.used()).any(|index| {
+            let end = self.end(index);
+            let goes_on = end.stage() == Stage::Joined && !end.owners.has_outsider();
+            goes_on && self.holders(index).iter().any(|member| executes(member) && lives(member))
+        })
     }
 
     /// Whether `member` has counted a reference to the end.
@@ -269,7 +305,7 @@ mod tests {
         family.note_reference(shared, me);
         let mine = family.take(me).unwrap();
         let lent = family.take(dead).unwrap();
-        family.end(lent).owners.lend(u64::MAX);
+        family.end(lent).owners.lend(u64::MAX, 0);
         let references = |index| family.end(index).owners.count();
 
         let mut buried = vec![];
@@ -317,6 +353,29 @@ mod tests {
         assert_eq!(family.stay(member), me);
         family.keep_only(member, |_| false, |index| buried.push(index));
         assert_eq!((buried, family.stay(member)), (vec![closed, kept], None));
+    }
+
+    #[test]
+    fn a_member_that_executes_needs_one_that_keeps_the_table() {
+        let family = Family::create().unwrap();
+        let me = family.join();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let other = family.join_as(child.id(), kernel::namespaces().unwrap());
+        let end = family.end(family.take(other).unwrap());
+        end.advance(Stage::Joined);
+        assert!(!family.has_owner_between_images(me), "it keeps the table itself");
+        family.begin_execution(other);
+        assert!(family.has_owner_between_images(me) && !family.has_owner_between_images(other));
+        let third = family.join_as(child.id(), kernel::namespaces().unwrap());
+        assert!(!family.has_owner_between_images(me), "a third one keeps it");
+        family.begin_execution(third);
+        end.owners.note_outsider();
+        assert!(!family.has_owner_between_images(me), "no image finds the end there");
+        end.owners.forget_outsider();
+        assert!(family.has_owner_between_images(me));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!family.has_owner_between_images(me), "it does not come");
     }
 
     #[test]

@@ -36,6 +36,8 @@ laid_out! {
         /// Index + 1 of the first free end in the low half, a tag against ABA in the high half.
         free: AtomicU64,
         fresh: AtomicU32,
+        /// How many images have been lent ends.
+        images: AtomicU32,
         /// [`MARK`].
         mark: AtomicU64,
         members: Members,
@@ -155,6 +157,11 @@ impl Family {
 
     fn orders(&self) -> &Orders {
         &self.header().orders
+    }
+
+    /// A number for an image that is about to be lent ends: no other that is awaited has it. Not 0.
+    pub fn next_image(&self) -> u32 {
+        self.header().images.fetch_add(1, Relaxed).wrapping_add(1).max(1)
     }
 
     /// How many ends were ever in use.

@@ -3,7 +3,7 @@
 use super::by_cookie::ByCookie;
 use super::carried::Carried;
 use super::parcel::Arrived;
-use super::{BY_FAMILY, BY_PARCEL, VARIABLE};
+use super::{BY_FAMILY, BY_PARCEL, OF_IMAGE, VARIABLE};
 use crate::connection::{self, leaving};
 use crate::guest::table;
 use crate::lifecycle::adopt;
@@ -48,8 +48,10 @@ pub fn claim() {
     let number = |prefix| text.strip_prefix(prefix).and_then(|number| number.parse().ok());
     if let Some(arrived) = number(BY_PARCEL).and_then(Arrived::read) {
         claim_parcel(&arrived);
-    } else if let Some(family) = number(BY_FAMILY) {
-        claim_from(family);
+    } else if let Some((family, image)) = text.strip_prefix(BY_FAMILY).and_then(|text| text.split_once(OF_IMAGE))
+        && let (Ok(family), Ok(image)) = (family.parse(), image.parse())
+    {
+        claim_from(family, image);
     }
     if (0..table::highest()).any(|fd| connection::known(fd).is_some()) {
         kernel::for_each_descriptor(|fd| epoll::claim(fd, |fd| adopt::give_up(fd, Reason::NoMemory)));
@@ -72,6 +74,7 @@ fn claim_parcel(arrived: &Arrived) {
             member,
             index: it.index,
             counted: Some(it.counted),
+            image: 0,
             left_behind: it.left_behind,
             is_first,
             end: Some(it),
@@ -90,8 +93,8 @@ fn claim_parcel(arrived: &Arrived) {
 /// sorted behind any other end of the same socket.
 const LOST: u32 = 1 << 31;
 
-/// The family's table has the ends of those descriptors that are connections of it.
-fn claim_from(id: i32) {
+/// The family's table has the ends of those descriptors that are connections of it, which were lent to this `image`.
+fn claim_from(id: i32, image: u32) {
     let Ok(family) = Family::open(id, kernel::user_id()) else { return };
     // An end that is free again keeps its cookie until it is taken anew.
     let is_had = |end: &End| end.owners.are_any() || end.owners.is_lent();
@@ -112,7 +115,7 @@ fn claim_from(id: i32) {
             match kernel::cookie(fd).ok().and_then(|cookie| by_cookie.find(cookie)) {
                 Some(LOST..) => leaving::end_lost(fd),
                 Some(index) => {
-                    adopt::claim(fd, Some(&Carried::spawned(id, index)));
+                    adopt::claim(fd, Some(&Carried::spawned(id, index, image)));
                 }
                 None => {}
             }

@@ -21,6 +21,8 @@ pub struct Carried<'a> {
     pub index: u32,
     /// How the old image counts it, if the process is the same.
     pub counted: Option<u32>,
+    /// This image's number among those that were lent ends of that family; 0: it has none.
+    pub image: u32,
     /// Bytes that were unread in the ring when its reader went away.
     pub left_behind: u64,
     /// No other descriptor of its socket can have come before it.
@@ -32,12 +34,17 @@ pub struct Carried<'a> {
 impl Carried<'_> {
     /// An end that another process has passed to this one: it is in the family of that process.
     pub fn lent(family: i32, index: u32) -> Carried<'static> {
-        Carried { counted: Some(handle::BROUGHT), ..Carried::spawned(family, index) }
+        Carried { counted: Some(handle::BROUGHT), ..Carried::spawned(family, index, 0) }
     }
 
-    /// An end of the family of the process that has spawned this one.
-    pub fn spawned(family: i32, index: u32) -> Carried<'static> {
-        Carried { family, member: None, index, counted: None, left_behind: u64::MAX, is_first: false, end: None }
+    /// An end of the family of the process that has spawned this one, to which this image is number `image`.
+    pub fn spawned(family: i32, index: u32, image: u32) -> Carried<'static> {
+        Carried { family, member: None, index, counted: None, image, left_behind: u64::MAX, is_first: false, end: None }
+    }
+
+    /// Whether a message has passed the socket, and not the execution of this image.
+    pub fn is_passed(&self) -> bool {
+        self.counted == Some(handle::BROUGHT) && !self.is_whole()
     }
 
     /// Whether the end itself came along.

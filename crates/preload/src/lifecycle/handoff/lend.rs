@@ -49,7 +49,7 @@ impl Receiver {
         if connection.has_unread_out_of_reach() && !self.comes_to_rings() {
             return false;
         }
-        connection.end.owners.lend(clock::nanoseconds() + IMAGE_WITHIN_NS);
+        connection.end.owners.lend(clock::nanoseconds() + IMAGE_WITHIN_NS, 0);
         let lend = |meeting: &mut Meeting| meeting.lend(connection.end, connection.index, connection.fd);
         // Without the entry the receiver cannot find the end.
         family::with_meeting_surely(lend) == Some(true) || connection.hand_over(Reason::Passed)

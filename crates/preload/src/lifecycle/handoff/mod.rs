@@ -20,6 +20,7 @@ mod file_actions;
 mod hand_over;
 mod inherited;
 mod lend;
+mod loan;
 mod locked;
 mod parcel;
 mod program;
@@ -36,7 +37,7 @@ pub use prospect::set_up;
 pub use stand_in::Unconnected;
 
 use super::{images, relinquish};
-use crate::connection::{Connection, count, look};
+use crate::connection::{Connection, count, look, unclaimed};
 use crate::guest::access::are_strings_readable;
 use crate::guest::{family, filter, memory};
 use crate::watch::epoll;
@@ -47,19 +48,21 @@ use environment::{Environment, MOST, Pages, Text, variables_in};
 use hand_over::hand_over_inherited;
 use inherited::{has_any, inherited, stays_open};
 use libc::posix_spawn_file_actions_t;
+use loan::Loan;
 use locked::LockedEnds;
 use parcel::Parcel;
 use prospect::Prospect;
 use stand_in::StandIns;
-use underpass_segment::clock;
 use underpass_segment::config::HANDOFF_VARIABLE as VARIABLE;
-use underpass_segment::end::{IMAGE_WITHIN_NS, Stage};
+use underpass_segment::end::Stage;
 use underpass_segment::family::Family;
+use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 
-/// The variable's value is `parcel:DESCRIPTOR` or `family:NUMBER`.
+/// The variable's value is `parcel:DESCRIPTOR` or `family:NUMBER.IMAGE`.
 const BY_PARCEL: &str = "parcel:";
 const BY_FAMILY: &str = "family:";
+const OF_IMAGE: char = '.';
 /// Room for this many connections that other threads make meanwhile.
 const NEW: usize = 64;
 /// The name of this library's file contains this.
@@ -91,6 +94,7 @@ pub struct Packed {
     envp: *const *const c_char,
     // Dropped first: the fields below, which take the ends back, ask for the cookies of the descriptors.
     stand_ins: Option<StandIns>,
+    loan: Option<Loan>,
     _away: Option<Away>,
     _gone: Option<Gone>,
     _environment: Option<Environment>,
@@ -101,7 +105,16 @@ pub struct Packed {
 impl Packed {
     /// The program's own environment, with nothing packed.
     fn nothing(envp: *const *const c_char) -> Packed {
-        Packed { envp, stand_ins: None, _away: None, _gone: None, _environment: None, _parcel: None, _locked: None }
+        Packed {
+            envp,
+            stand_ins: None,
+            loan: None,
+            _away: None,
+            _gone: None,
+            _environment: None,
+            _parcel: None,
+            _locked: None,
+        }
     }
 
     /// The environment to execute with.
@@ -112,6 +125,14 @@ impl Packed {
     /// The file actions to spawn with, where the program's are `actions`.
     pub fn actions(&self, actions: *const posix_spawn_file_actions_t) -> *const posix_spawn_file_actions_t {
         self.stand_ins.as_ref().and_then(StandIns::actions).unwrap_or(actions)
+    }
+
+    /// The image was spawned, in `process` if that is known.
+    pub fn spawned(&mut self, process: Option<i32>) {
+        if let Some(loan) = self.loan.take() {
+            process.inspect(|&it| loan.note_process(it));
+            loan.stay();
+        }
     }
 }
 
@@ -126,11 +147,12 @@ impl Drop for Gone {
 }
 
 /// The ends of this process may be away from their rings until the new image comes back to them.
-struct Away;
+struct Away(&'static Family);
 
 impl Drop for Away {
     fn drop(&mut self) {
         look::look_at_all(|it| it.come_back());
+        self.0.end_execution(family::member());
     }
 }
 
@@ -140,7 +162,7 @@ impl Drop for Away {
 /// `envp` must be null or an environment, where a bad pointer is an error.
 pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<'_>) -> Packed {
     let alone = how.is_alone();
-    let family = if has_any() { family::existing() } else { None };
+    let family = if has_any() || alone && unclaimed::are_any() { family::existing() } else { None };
     let Some(family) = family else {
         if alone {
             count::count_before_execution(|_| false);
@@ -164,6 +186,8 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
     }
     let deadline = images::images_awaited_until();
     if alone {
+        outlast_heirs(family, deadline);
+        family.begin_execution(family::member());
         look::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
         inherited(how, |it| it.outlast_image(deadline));
     }
@@ -185,12 +209,24 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
             }
             Packed {
                 stand_ins: StandIns::for_image(how),
-                _away: alone.then_some(Away),
+                _away: alone.then_some(Away(family)),
                 _gone: alone.then_some(Gone),
                 ..Packed::nothing(envp)
             }
         }
     }
+}
+
+/// Images that this process has spawned may not have come for their ends yet: the execution waits for them.
+fn outlast_heirs(family: &'static Family, deadline: u64) {
+    images::await_claims(family, deadline);
+    look::for_each(|index, fd| {
+        let connection = Connection::at(family, index, fd);
+        if connection.is_awaited() {
+            connection.outlast_heir(connection.descriptors().any(stays_open), deadline);
+        }
+    });
+    images::await_owners(family, deadline);
 }
 
 /// The execution is about to close the connections that the new image does not inherit.
@@ -246,15 +282,19 @@ impl Room {
         // SAFETY: so long is the rest of the memory, which is zeroed.
         let mut text = Text(unsafe { core::slice::from_raw_parts_mut(text, MOST) }, 0);
         let _ = write!(text, "{VARIABLE}=");
+        let loan = Loan::new(family);
         let (parcel, locked) = match parcel {
             Some((mut parcel, mut locked)) => {
-                let descriptor = fill_parcel(&mut parcel, &mut locked, family, is_sure);
+                let descriptor = fill_parcel(&mut parcel, &mut locked, family, &loan, is_sure);
                 let _ = write!(text, "{BY_PARCEL}{descriptor}");
                 (Some(parcel), Some(locked))
             }
             None => {
-                inherited(how, |connection| lend_to_image(&connection));
-                let _ = write!(text, "{BY_FAMILY}{}", family.id());
+                if how.is_borrowed() {
+                    loan.note_process(kernel::process_id());
+                }
+                inherited(how, |connection| loan.add(&connection));
+                let _ = write!(text, "{BY_FAMILY}{}{OF_IMAGE}{}", family.id(), loan.image());
                 (None, None)
             }
         };
@@ -264,7 +304,8 @@ impl Room {
         Packed {
             envp: memory.cast(),
             stand_ins: None,
-            _away: parcel.is_some().then_some(Away),
+            loan: Some(loan),
+            _away: parcel.is_some().then_some(Away(family)),
             _gone: parcel.is_some().then_some(Gone),
             _environment: Some(environment),
             _parcel: parcel,
@@ -275,7 +316,13 @@ impl Room {
 
 /// Puts all connections that the image inherits into the parcel, and returns the parcel's descriptor. Connections that
 /// would be lost if the image did not come are handed over instead, unless the image `is_sure`.
-fn fill_parcel(parcel: &mut Parcel, locked: &mut LockedEnds, family: &'static Family, is_sure: bool) -> i32 {
+fn fill_parcel(
+    parcel: &mut Parcel,
+    locked: &mut LockedEnds,
+    family: &'static Family,
+    loan: &Loan,
+    is_sure: bool,
+) -> i32 {
     // Otherwise other processes keep the family's table, and the new image finds the ends there.
     let holds = !family.has_others(family::member());
     let member = family::member();
@@ -304,7 +351,7 @@ fn fill_parcel(parcel: &mut Parcel, locked: &mut LockedEnds, family: &'static Fa
         }
         if member.is_none() {
             // The image of a member takes over the old image's reference.
-            lend_to_image(&connection);
+            loan.add(&connection);
         }
         connection.learn_cookie();
         let end = connection.end;
@@ -313,13 +360,4 @@ fn fill_parcel(parcel: &mut Parcel, locked: &mut LockedEnds, family: &'static Fa
         parcel.add(&connection, uses && left_behind != Some(0), left_behind.unwrap_or(u64::MAX));
     });
     parcel.seal(family, member).unwrap_or(-1)
-}
-
-/// Lends the connection to the new image: a process that closes it here must not end it before the new image has come
-/// for it.
-fn lend_to_image(connection: &Connection) {
-    if connection.end.stage() <= Stage::Joined {
-        connection.learn_cookie();
-        connection.end.owners.lend(clock::nanoseconds() + IMAGE_WITHIN_NS);
-    }
 }
