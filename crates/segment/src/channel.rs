@@ -31,6 +31,9 @@ laid_out! {
     }
 }
 
+/// Bytes of a slot's control words.
+pub const WORDS: usize = size_of::<Control>();
+
 /// Bit of the joiner's cookie, which the kernel counts up from 1.
 const CLAIMED: u64 = 1 << 63;
 
@@ -351,6 +354,23 @@ impl Channel {
         }
         control.cookies[0].store(cookies[0], Relaxed);
         control.cookies[1].store(cookies[1], Release);
+    }
+
+    /// The control words of both directions, for a [copy](Channel::copy_from).
+    pub fn words(&self) -> (*const u8, usize) {
+        (self.base, WORDS)
+    }
+
+    /// Makes this slot, of which nobody else knows, a copy of another one: `words` are the [words](Channel::words) of that
+    /// one, and `ring` is what its incoming ring had from position `from` on. False if that does not fit.
+    pub fn copy_from(&self, words: &[u8], from: u64, ring: &[u8]) -> bool {
+        if words.len() != WORDS {
+            return false;
+        }
+        // SAFETY: the slot begins with so many bytes, at which nobody else looks. Any bytes are valid words.
+        unsafe { core::ptr::copy_nonoverlapping(words.as_ptr(), self.base, WORDS) };
+        // SAFETY: likewise.
+        unsafe { self.incoming_ring().lay(from, ring) }
     }
 
     /// Whether the slot was prepared for the connection between these sockets (maker's cookie, joiner's cookie).

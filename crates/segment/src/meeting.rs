@@ -24,6 +24,7 @@ use crate::kernel::{self, NoPeer, Peer};
 use crate::raw::{Errno, is_quiet};
 use crate::reason::Reason;
 use crate::sync::{Relaxed, Release};
+use crate::sysv;
 use crate::words::CLOSED;
 use broker::Broker;
 pub use broker::is_asking;
@@ -46,6 +47,9 @@ const RESERVE_TO_JOIN: u64 = 2;
 const LINGER_NS: u64 = 1_000_000_000;
 /// The same if the broker is to be told of its slots with the next ask.
 const LINGER_TO_TELL_NS: u64 = 60_000_000_000;
+
+/// In place of the family for which a pool was made: for this process alone.
+const ITSELF: i32 = -1;
 
 #[derive(Clone, Copy)]
 struct Attached {
@@ -179,7 +183,7 @@ impl Meeting {
                 if !holds(waiter, &peer) || !kernel::is_dumpable() && self.has_broker() {
                     return self.send_both_on(end, fd, (directory, index, key));
                 }
-                let Ok((pool, slot)) = self.make(waiter.family) else { return end.pin(Reason::NoMemory) };
+                let Ok((pool, slot)) = self.make(waiter.family, self.ring_bytes) else { return end.pin(Reason::NoMemory) };
                 let Some(channel) = pool.slot(slot, Side::Maker) else { return };
                 channel.prepare([cookie, peer.cookie]);
                 let offer = Offer { maker: me, pool: pool.id(), slot, shape: pool.shape() };
@@ -352,6 +356,19 @@ impl Meeting {
         pool.slot(end.slot.load(Relaxed), end.side())
     }
 
+    /// A slot in place of the channel of a joined end, if no process has that channel any more. Only this process knows of
+    /// the slot, which the caller [fills](Channel::copy_from).
+    pub fn replace_channel(&mut self, end: &End) -> Option<Channel> {
+        if end.is_brokered() || !sysv::is_freed(end.pool.load(Relaxed)) {
+            return None;
+        }
+        let (pool, slot) = self.make(ITSELF, end.shape().ring_bytes).ok()?;
+        end.pool.store(pool.id(), Relaxed);
+        end.slot.store(slot, Relaxed);
+        end.set_shape(pool.shape());
+        pool.slot(slot, end.side())
+    }
+
     /// How many processes have the channel of a joined end, which this one has attached; `None` when the kernel does not
     /// say.
     pub fn company(&mut self, end: &End) -> Option<u64> {
@@ -477,12 +494,12 @@ impl Meeting {
         self.pools.iter_mut().flatten().find(|it| it.pool.id() == id)
     }
 
-    /// A free slot in a pool that this process made for `family`.
-    fn make(&mut self, family: i32) -> Result<(Pool, u32), Errno> {
+    /// A free slot in a pool that this process made for `family`, or for itself ([`ITSELF`]).
+    fn make(&mut self, family: i32, ring_bytes: u32) -> Result<(Pool, u32), Errno> {
         let mut slots = FIRST_SLOTS;
         for it in self.pools.iter_mut().flatten() {
             let Some((made_for, mut taken)) = it.made_for else { continue };
-            if made_for != family || it.pool.shape().ring_bytes != self.ring_bytes {
+            if made_for != family || it.pool.shape().ring_bytes != ring_bytes {
                 continue;
             }
             let count = it.pool.shape().slots;
@@ -502,7 +519,7 @@ impl Meeting {
         }
         let sizes =
             core::iter::successors(Some(slots), |slots| Some(slots / GROWTH).filter(|&slots| slots >= FIRST_SLOTS));
-        let mut shapes = sizes.map(|slots| Shape { ring_bytes: self.ring_bytes, slots });
+        let mut shapes = sizes.map(|slots| Shape { ring_bytes, slots });
         let shape = shapes.find(|&shape| has_memory_for(shape, RESERVE)).ok_or(Errno(libc::ENOMEM))?;
         let pool = Pool::create(shape)?;
         self.remember(pool, kernel::process_id(), Some((family, 1)))?;

@@ -232,6 +232,35 @@ impl Ring {
         matches!(word, Ok(_) | Err(DOWN_PASSED))
     }
 
+    /// The memory from position `from` to position `to`, in two pieces, because it may go around the end of the lap.
+    pub fn pieces(&self, from: u64, to: u64) -> [(*const u8, usize); 2] {
+        let len = distance(from, to).min(self.capacity);
+        let first = len.min(self.lap(from));
+        // SAFETY: the offset is below the capacity.
+        let begin = unsafe { self.base.add(self.offset(from) as usize) };
+        [(begin, first as usize), (self.base, (len - first) as usize)]
+    }
+
+    /// Lays `bytes`, a whole number of words, from position `from` on, with nothing published behind. False if there are
+    /// more than the ring takes.
+    ///
+    /// # Safety
+    /// Nobody else may know of the ring yet.
+    pub unsafe fn lay(&self, from: u64, bytes: &[u8]) -> bool {
+        let to = step(from, bytes.len() as u64);
+        let fits = (bytes.len() as u64) < self.capacity && from.is_multiple_of(8) && bytes.len().is_multiple_of(8);
+        if fits {
+            let [(first, len), (second, rest)] = self.pieces(from, to);
+            // SAFETY: the pieces lie in the ring, and are as long together as the bytes.
+            unsafe {
+                core::ptr::copy_nonoverlapping(bytes.as_ptr(), first.cast_mut(), len);
+                core::ptr::copy_nonoverlapping(bytes[len..].as_ptr(), second.cast_mut(), rest);
+            }
+            self.word(to).store(0, Release);
+        }
+        fits
+    }
+
     /// Position behind `record`, which lies at `position`.
     #[inline]
     pub fn behind(&self, position: u64, record: Record) -> u64 {

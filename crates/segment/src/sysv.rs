@@ -347,6 +347,11 @@ pub fn set_locking(locking: bool) {
     LOCKING.store(locking, Relaxed);
 }
 
+/// Whether no process has the segment of this number any more, which this process or another image of it had attached.
+pub fn is_freed(id: i32) -> bool {
+    matches!(attest(id, IPC_STAT), Err(Errno(libc::EINVAL | libc::EIDRM)))
+}
+
 fn attach(id: i32, len: usize, flags: usize) -> Result<Mapping, Errno> {
     if ATTACHED.load(Relaxed) + len as u64 > address_space() / SHARE_OF_LIMIT {
         return Err(Errno(libc::ENOMEM));

@@ -7,7 +7,7 @@ use underpass_segment::end::Asked;
 use underpass_segment::kernel;
 use underpass_segment::meeting::is_asking;
 use underpass_segment::reason::Reason;
-use underpass_segment::switch::{Departure, LeftRing, Port, Recipient};
+use underpass_segment::switch::{Departure, LeftRing, Port, Recipient, Unread};
 
 /// The bytes that were in the channel of the connection `fd` are out of reach: ends it by a reset, so that neither end waits
 /// for them.
@@ -62,20 +62,27 @@ impl Connection {
     }
 
     /// A program is about to be executed in this image's place: if no other process has the connection, it is plain TCP
-    /// until the new image comes back to the ring. Returns how many bytes are left in the ring; `None` if the end has
-    /// not gone away.
+    /// until the new image comes back to the ring. Returns how much the kernel receives until what is left in the ring is given
+    /// back; `None` if the end has not gone away.
     pub fn go_away(&self) -> Option<u64> {
         let port = self.joined_port().filter(|_| self.end.read_gate.is_shut())?;
         let is_gone = port.go_away(|| self.is_last()) == Departure::Gone;
-        is_gone.then(|| if self.end.is_away() { port.left_behind() } else { 0 })
+        is_gone.then(|| if self.end.is_away() { port.until_given() } else { 0 })
+    }
+
+    /// No other process has the connection, and something is unread. What an image reads that finds the channel gone.
+    pub fn unread_for_image(&self) -> Option<Unread> {
+        if self.end.is_brokered() { None } else { self.joined_port()?.unread_for_image() }
     }
 
     /// The image was not executed.
     pub fn come_back(&self) {
-        if self.end.is_away()
-            && let Some(port) = self.joined_port()
-        {
-            port.come_back();
+        if let Some(port) = self.joined_port() {
+            if self.end.is_away() {
+                port.come_back();
+            } else if self.is_last() {
+                port.go_up_again();
+            }
         }
     }
 

@@ -286,7 +286,7 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
     let connection = Connection::at(family, index, fd);
     // The process that handed it on may be gone before this one uses it.
     if connection.end.stage() == Stage::Joined {
-        connection.go_on(carried.left_behind);
+        connection.go_on(&carried);
     }
     // An image was lent the end once, and a process once with each message.
     if carried.member.is_none() && (!is_known || carried.is_passed()) {
@@ -298,19 +298,34 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
 }
 
 impl Connection {
-    /// Goes on with a connection that was handed to this image with so many bytes unread in its ring.
-    fn go_on(&self, left_behind: u64) {
+    /// Goes on with a connection that was handed to this image.
+    fn go_on(&self, carried: &Carried<'_>) {
         if let Some(port) = self.port() {
-            return port.come_back();
+            port.come_back();
+            if carried.has_copy() {
+                port.go_up_again();
+            }
+            return;
         }
-        if self.end.is_away() && self.end.was_given(self.fd, left_behind) {
+        if self.end.is_away() && self.end.was_given(self.fd, carried.left_behind) {
             // Both ends have let go of the channel, and nothing was left in it: everything goes by the kernel path.
             self.end.stay_away();
+        } else if carried.has_copy() && self.go_on_in_copy(carried) {
+            return;
         }
         if self.way() == Way::Broken {
             // The bytes in its channel are lost, and neither end is to wait for them.
             end_lost(self.fd);
         }
+    }
+}
+
+impl Connection {
+    /// Goes on in a copy of the channel, which no process has any more. False if that cannot be.
+    fn go_on_in_copy(&self, carried: &Carried<'_>) -> bool {
+        let make = || family::with_meeting_surely(|meeting| meeting.replace_channel(self.end)).flatten();
+        let unread = make().and_then(|channel| carried.fill(&channel));
+        unread.is_some_and(|unread| self.port().is_some_and(|port| port.go_on_in_copy(unread)))
     }
 }
 

@@ -81,6 +81,17 @@ impl Port<'_> {
         ring::unread(&ring, place).unwrap_or(0)
     }
 
+    /// How many bytes the kernel will have received behind those that this end has read once what was unread, when this
+    /// end went [away](Port::go_away), is given back; 0 if nothing was.
+    pub fn until_given(&self) -> u64 {
+        let before = match self.front_from(self.place().head) {
+            Ok((_, Record::Up(position))) => position.saturating_sub(self.kernel_position()),
+            _ => 0,
+        };
+        let unread = self.left_behind();
+        if unread > 0 { before + unread } else { 0 }
+    }
+
     /// Whether something lies unread in the ring that no sender has put on the kernel path: it goes with the channel.
     pub fn goes_with_channel(&self) -> bool {
         let presence = Flag(self.channel.incoming().flags.waiting.load(Acquire)).presence();
@@ -110,7 +121,7 @@ impl Port<'_> {
     /// This end went down when it went away. If the other end has not passed that mark, and nothing was sent on the kernel path since,
     /// the stream goes on in the ring, as if this end had not gone down: otherwise what lies before the mark could not be put on the
     /// kernel path any more, behind which the stream would go on.
-    fn take_mark_back(&self) {
+    pub(super) fn take_mark_back(&self) {
         let sending = &self.end.sending;
         let entered = self.enter_sending();
         let goes_on = entered != Entered::Nested

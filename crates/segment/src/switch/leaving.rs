@@ -202,7 +202,7 @@ impl Port<'_> {
         self.down_behind(behind).is_some()
     }
 
-    fn sender_has_ended(&self) -> bool {
+    pub(super) fn sender_has_ended(&self) -> bool {
         self.channel.incoming().sender.ended.load(SeqCst) != 0 || self.has_ended()
     }
 

@@ -11,6 +11,7 @@
 
 mod away;
 mod confined;
+mod copied;
 #[cfg(all(test, not(loom)))]
 mod deaths;
 mod doorbell;
@@ -47,6 +48,7 @@ mod wake;
 
 pub use away::Departure;
 pub use confined::Receive;
+pub use copied::Unread;
 pub use doze::Dozed;
 pub use handing_over::Recipient;
 pub use leaving::LeftRing;

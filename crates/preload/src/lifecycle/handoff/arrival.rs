@@ -77,7 +77,7 @@ fn claim_parcel(arrived: &Arrived) {
             image: 0,
             left_behind: it.left_behind,
             is_first,
-            end: Some(it),
+            end: Some((it, arrived)),
         });
         let claimed = carried.is_some_and(|it| adopt::claim(listed.fd, Some(&it)));
         if !claimed && listed.depends != 0 {

@@ -1,13 +1,15 @@
 //! An end that was handed to this process: by the image before it, by the process that spawned it, or by a process that
 //! passed the socket.
 
-use super::parcel::{Contents, bytes_of};
+use super::parcel::{Arrived, Contents, bytes_of};
 use crate::connection::handle;
 use crate::guest::thread;
+use underpass_segment::channel::Channel;
 use underpass_segment::end::{End, Stage};
 use underpass_segment::family::Family;
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
+use underpass_segment::switch::Unread;
 use underpass_segment::sync::Relaxed;
 
 /// A connection that was handed to this image.
@@ -23,12 +25,12 @@ pub struct Carried<'a> {
     pub counted: Option<u32>,
     /// This image's number among those that were lent ends of that family; 0: it has none.
     pub image: u32,
-    /// Bytes that were unread in the ring when its reader went away.
+    /// What the kernel receives until what was unread in the ring, when its reader went away, is given back.
     pub left_behind: u64,
     /// No other descriptor of its socket can have come before it.
     pub is_first: bool,
-    /// The end itself, if the parcel has it.
-    pub end: Option<&'a Contents>,
+    /// The end itself, if a parcel has it, and that parcel.
+    pub end: Option<(&'a Contents, &'a Arrived)>,
 }
 
 impl Carried<'_> {
@@ -52,9 +54,20 @@ impl Carried<'_> {
         self.end.is_some()
     }
 
+    /// Whether a copy of what was unread came along.
+    pub fn has_copy(&self) -> bool {
+        self.end.is_some_and(|(contents, _)| contents.has_copy())
+    }
+
+    /// Makes `channel` that copy, and says what was unread.
+    pub fn fill(&self, channel: &Channel) -> Option<Unread> {
+        let (contents, parcel) = self.end?;
+        parcel.fill(contents, channel)
+    }
+
     /// Fills `end` with the end that came along; false when that is not an end of a connection that goes on.
     pub fn restore(&self, end: &End) -> bool {
-        let Some(contents) = self.end else { return false };
+        let Some((contents, _)) = self.end else { return false };
         fill(end, contents.end.iter().copied());
         // No thread is in a send of the kernel's any more, on this end or on another copy of it, so the direction may
         // go up again. (Where another family gives an end away, a thread of that family may be in such a send.)

@@ -346,6 +346,9 @@ fn fill_parcel(
             }
             return;
         }
+        let uses = is_joined && connection.is_last() && !connection.end.needs_no_channel();
+        let depends = uses && left_behind != Some(0);
+        let unread = if depends { connection.unread_for_image() } else { None };
         if holds {
             locked.lock(&connection);
         }
@@ -354,10 +357,7 @@ fn fill_parcel(
             loan.add(&connection);
         }
         connection.learn_cookie();
-        let end = connection.end;
-        let uses = is_joined && connection.is_last() && !end.needs_no_channel();
-        // The sender gives back what a reader that is away has left unread, unless the sender dies before.
-        parcel.add(&connection, uses && left_behind != Some(0), left_behind.unwrap_or(u64::MAX));
+        parcel.add(&connection, depends, left_behind.unwrap_or(u64::MAX), unread);
     });
     parcel.seal(family, member).unwrap_or(-1)
 }

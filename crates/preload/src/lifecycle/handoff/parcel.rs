@@ -6,17 +6,23 @@
 
 use crate::connection::Connection;
 use crate::guest::memory::Reserved;
+use underpass_segment::channel::{Channel, WORDS};
 use underpass_segment::end::End;
 use underpass_segment::family::Family;
 use underpass_segment::kernel;
 use underpass_segment::layout::{LaidOut, START, fold};
 use underpass_segment::raw::syscall;
+use underpass_segment::ring::step;
+use underpass_segment::switch::Unread;
 use underpass_segment::sync::Relaxed;
 
 /// How the head and the list are laid out: never changes its meaning.
 const FORMAT: u64 = u64::from_be_bytes(*b"UPhand01");
 /// Which version of the library can read what follows the list.
 const MARK: u64 = fold(fold(START, End::LAYOUT), size_of::<Contents>() as u64);
+
+/// How many times the size of a copy the process's memory cgroups must have left.
+const RESERVE: u64 = 4;
 
 /// The head of a parcel.
 #[repr(C)]
@@ -52,8 +58,11 @@ pub struct Contents {
     pub index: u32,
     /// How this image counts it in the statistics.
     pub counted: u32,
-    /// Bytes that were unread in the ring when its reader went away from that.
+    /// What the kernel receives until what was unread in the ring is given back, after which its reader went away.
     pub left_behind: u64,
+    /// The copy of what was unread: where it lies in the parcel, its length, 0 if there is none, and the position in the
+    /// ring where it begins.
+    copy: [u64; 3],
     /// The end itself: the old image may have been the last to have the table.
     pub end: [u8; size_of::<End>()],
 }
@@ -61,6 +70,8 @@ pub struct Contents {
 /// A parcel that is being written. Dropped, it is closed: the execution has failed.
 pub struct Parcel {
     fd: i32,
+    /// Where the next copy goes.
+    behind: u64,
     listed: Reserved<Listed>,
     contents: Reserved<Contents>,
 }
@@ -79,7 +90,7 @@ impl Parcel {
         let low = unsafe { syscall(libc::SYS_memfd_create, [name, MFD_CLOEXEC, 0, 0, 0, 0]) }.ok()? as i32;
         let fd = kernel::moved_out_of_the_way(low);
         let lists = Reserved::new(room).zip(Reserved::new(room));
-        let parcel = lists.map(|(listed, contents)| Parcel { fd, listed, contents });
+        let parcel = lists.map(|(listed, contents)| Parcel { fd, behind: bytes as u64, listed, contents });
         let Some(parcel) = parcel else {
             kernel::close(fd);
             return None;
@@ -95,13 +106,31 @@ impl Parcel {
         self.listed.has_room()
     }
 
-    /// Adds a connection, whose cookie is known.
-    pub fn add(&mut self, connection: &Connection, depends: bool, left_behind: u64) {
+    /// Adds a connection, whose cookie is known, with a copy of what is `unread`.
+    pub fn add(&mut self, connection: &Connection, depends: bool, left_behind: u64, unread: Option<Unread>) {
         let mut end = [0; size_of::<End>()];
         end.iter_mut().zip(bytes_of(connection.end)).for_each(|(to, from)| *to = from);
         let cookie = connection.end.cookie.load(Relaxed);
+        let copy = unread.and_then(|unread| self.copy(&connection.joined_port()?.channel, unread)).unwrap_or_default();
         self.listed.push(Listed { cookie, fd: connection.fd, depends: depends.into() });
-        self.contents.push(Contents { index: connection.index, counted: connection.counted(), left_behind, end });
+        self.contents.push(Contents { index: connection.index, counted: connection.counted(), left_behind, copy, end });
+    }
+
+    /// Puts a copy of what is unread into the parcel, and says where: see [`Contents::copy`]. `None` without memory for it.
+    fn copy(&mut self, channel: &Channel, unread: Unread) -> Option<[u64; 3]> {
+        let [first, second] = channel.incoming_ring().pieces(unread.from, unread.to);
+        let pieces = [channel.words(), first, second];
+        let (begin, len) = (self.behind, pieces.iter().map(|piece| piece.1 as u64).sum::<u64>());
+        // Beyond the limit the kernel would send SIGXFSZ.
+        if kernel::limit_of(libc::RLIMIT_FSIZE) < begin + len || !kernel::is_left_by_cgroups(RESERVE * len) {
+            return None;
+        }
+        for (at, len) in pieces {
+            // SAFETY: the piece is in memory, which the kernel alone looks at. Its end moves on with each piece.
+            write_at(self.fd, self.behind, unsafe { core::slice::from_raw_parts(at, len) })?;
+            self.behind += len as u64;
+        }
+        Some([begin, len, unread.from])
     }
 
     /// Writes it for an image of `member` of `family`, and returns its descriptor, which the image inherits from now
@@ -132,6 +161,19 @@ pub fn bytes_of(end: &End) -> impl Iterator<Item = u8> {
     (0..size_of::<End>()).map(move |at| unsafe { (end as *const End as *const u8).add(at).read_volatile() })
 }
 
+/// Writes at offset `to` of a file.
+fn write_at(fd: i32, mut to: u64, mut bytes: &[u8]) -> Option<()> {
+    while !bytes.is_empty() {
+        let (at, len) = (bytes.as_ptr() as usize, bytes.len());
+        // SAFETY: the bytes are readable.
+        match unsafe { syscall(libc::SYS_pwrite64, [fd as usize, at, len, to as usize, 0, 0]) } {
+            Ok(n @ 1..) => (to, bytes) = (to + n as u64, bytes.get(n..)?),
+            _ => return None,
+        }
+    }
+    Some(())
+}
+
 fn write<T: Copy>(fd: i32, items: &[T]) -> bool {
     let (mut at, mut left) = (items.as_ptr() as usize, size_of_val(items));
     while left > 0 {
@@ -144,8 +186,9 @@ fn write<T: Copy>(fd: i32, items: &[T]) -> bool {
     true
 }
 
-/// A parcel that has arrived.
+/// A parcel that has arrived. Dropped, it is closed.
 pub struct Arrived {
+    fd: i32,
     /// The family, and this process's member number in it, if the process is the same.
     pub origin: (i32, Option<u32>),
     /// The descriptors.
@@ -155,24 +198,36 @@ pub struct Arrived {
 }
 
 impl Arrived {
-    /// Reads the parcel that is open as `fd`, and closes it; `None` if `fd` is not a parcel.
+    /// Reads the parcel that is open as `fd`; `None` if `fd` is not a parcel, but a file that belongs to the program.
     pub fn read(fd: i32) -> Option<Arrived> {
-        let arrived = Self::read_open(fd);
-        // A file that is not a parcel belongs to the program.
-        if arrived.is_some() {
-            kernel::close(fd);
-        }
-        arrived
-    }
-
-    fn read_open(fd: i32) -> Option<Arrived> {
         const MOST: u64 = 1 << 20;
         let mut from = 0;
         let head: Reserved<Head> = read(fd, &mut from, 1)?;
         let head = head.items().first().filter(|it| it.format == FORMAT && it.count <= MOST)?;
         let listed = read(fd, &mut from, head.count as usize)?;
         let contents = if head.mark == MARK { read(fd, &mut from, head.count as usize)? } else { Reserved::new(0)? };
-        Some(Arrived { origin: (head.family, head.member.checked_sub(1)), listed, contents })
+        Some(Arrived { fd, origin: (head.family, head.member.checked_sub(1)), listed, contents })
+    }
+
+    /// Makes `channel` the copy that came along, and says what was unread; `None` if no copy came along.
+    pub fn fill(&self, contents: &Contents, channel: &Channel) -> Option<Unread> {
+        let [begin, len, from] = contents.copy;
+        let bytes: Reserved<u8> = read(self.fd, &mut (begin as usize), usize::try_from(len).ok()?)?;
+        let (words, ring) = bytes.items().split_at_checked(WORDS)?;
+        channel.copy_from(words, from, ring).then_some(Unread { from, to: step(from, ring.len() as u64) })
+    }
+}
+
+impl Contents {
+    /// Whether a copy of what was unread came along.
+    pub fn has_copy(&self) -> bool {
+        self.copy[1] > 0
+    }
+}
+
+impl Drop for Arrived {
+    fn drop(&mut self) {
+        kernel::close(self.fd);
     }
 }
 

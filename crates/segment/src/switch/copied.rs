@@ -1,0 +1,185 @@
+//! An image that takes this one's place may find that no process has the channel any more: the other end has ended, or its
+//! process was executing a program at the same time. Then the image reads on from a copy of what was unread, which has come along
+//! with the process.
+//!
+//! A copy is made only once nothing more can come into the ring: the reader is away, and the sender puts on the kernel path what
+//! it finds unread; or the sender has gone down behind what is unread, and cannot take that back any more; or the sender has ended
+//! its direction. Behind what was copied the stream goes on in the kernel.
+#![allow(unsafe_code, reason = "receives into a buffer of its own, and copies out of the ring")]
+
+use super::give::PIECE;
+use super::{AGAIN, Port, micros};
+use crate::clock::{nap, ticks};
+use crate::end::{NO_PIECE, Whereabouts};
+use crate::kernel;
+use crate::reason::Reason;
+use crate::ring::{self, Place, Record, Sender};
+use crate::sync::{AtomicU64, Relaxed, Release};
+use crate::vector::Cursor;
+use crate::words::{ALONE, AWAY, CLOSED};
+
+/// How long what was given back is awaited. It lies in the kernel's send buffer, and this end takes it as it comes.
+const GIVEN_WITHIN_US: u64 = 2_000_000;
+
+/// What of the unread bytes has come by the kernel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Given {
+    /// A piece of it.
+    Some,
+    /// Nothing, and the sender is gone.
+    NoMore,
+    /// Nothing yet.
+    Later,
+}
+
+/// What is unread in the incoming ring, from one position to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// Where the reader stands.
+    pub from: u64,
+    /// Behind the last record.
+    pub to: u64,
+}
+
+impl Port<'_> {
+    /// This end was to [go away](Port::go_away), and an image takes this one's place. What the image reads if it finds
+    /// the channel gone; `None` if more may come into the ring meanwhile. This end's own direction goes down in any case,
+    /// because nothing that is in that ring can be given back then.
+    pub fn unread_for_image(&self) -> Option<Unread> {
+        self.go_down_for_now(Reason::Young, false);
+        let has_ended = self.sender_has_ended();
+        let from = self.place().head;
+        let (to, mark) = self.end_of_records(from)?;
+        if self.is_absent() {
+            // A mark that the sender may have made meanwhile says what this end assumes.
+            return self.end.is_away().then_some(Unread { from, to: mark.unwrap_or(to) });
+        }
+        let is_final = mark.map_or(has_ended, |at| self.incoming().pass_down(at));
+        is_final.then_some(Unread { from, to })
+    }
+
+    /// Where the records end that begin at `from`, and where the mark of going down lies with which they end.
+    fn end_of_records(&self, from: u64) -> Option<(u64, Option<u64>)> {
+        let ring = self.incoming();
+        let mut at = from;
+        while ring::distance(from, at) <= ring.capacity() {
+            let record = ring.record(at).ok()?;
+            let behind = ring.behind(at, record);
+            match record {
+                Record::Empty => return Some((at, None)),
+                Record::Down(_) => return Some((behind, Some(at))),
+                _ => at = behind,
+            }
+        }
+        None
+    }
+
+    /// The old image's direction went down for the execution, and this image has the channel.
+    pub fn go_up_again(&self) {
+        kernel::undisturbed(|| self.take_mark_back());
+    }
+
+    /// The channel is a copy of the one that the old image had, with what was `unread` there. This end reads on from it,
+    /// and all else goes by the kernel. False if some of the bytes are lost.
+    pub fn go_on_in_copy(&self, unread: Unread) -> bool {
+        kernel::undisturbed(|| {
+            self.let_nobody_receive();
+            if self.end.is_away() {
+                // The sender that was giving back is gone.
+                self.channel.incoming().flags.waiting.store(AWAY, Relaxed);
+            }
+            let goes_on = !self.end.is_away() || self.pass_given().is_some_and(|()| self.end_copy(unread));
+            self.come_back();
+            goes_on
+        })
+    }
+
+    /// No other end has the copy: this one sends by the kernel for good.
+    fn let_nobody_receive(&self) {
+        let (sending, words) = (&self.end.sending, self.channel.outgoing());
+        self.end.pin_sending();
+        sending.fast.store(0, Relaxed);
+        sending.piece.store(NO_PIECE, Relaxed);
+        let tail = sending.tail.load(Relaxed);
+        words.head.head.store(tail, Release);
+        sending.seen_head.store(tail, Relaxed);
+        words.sender.switching.store(0, Relaxed);
+        let flags = &words.flags;
+        [&flags.ready, &flags.in_kernel, &flags.giver].iter().for_each(|word| word.store(0, Relaxed));
+        flags.waiting.store(ALONE, Relaxed);
+        flags.want_down.store(1, Relaxed);
+        // The slot is free once this end is closed.
+        flags.closed.store(CLOSED, Release);
+        self.channel.incoming().sender.switching.store(0, Relaxed);
+        self.channel.incoming().flags.giver.store(0, Relaxed);
+    }
+
+    /// A sender that has let go of the channel while this end was away has put on the kernel path all that is unread, unless
+    /// it was killed before. This passes what has come of that, because all of it is in the copy. `None` if that cannot
+    /// be.
+    fn pass_given(&self) -> Option<()> {
+        let began = ticks();
+        let mut place = match self.front_from(self.place().head).ok()? {
+            (at, mark @ Record::Up(_)) => Place { head: self.incoming().behind(at, mark), consumed: 0 },
+            _ => self.place(),
+        };
+        let is_in_ring = self.end.reading.whereabouts() == Whereabouts::AwayFromRing;
+        while ring::unread(&self.incoming(), place).ok()? > 0 {
+            let passed = if is_in_ring { self.pass_given_piece(&mut place)? } else { self.is_none_given()? };
+            match passed {
+                Given::Some => {}
+                Given::NoMore => break,
+                Given::Later if ticks().wrapping_sub(began) > micros(GIVEN_WITHIN_US) => return None,
+                Given::Later => nap(50),
+            }
+        }
+        Some(())
+    }
+
+    /// Passes the next piece, from `place` on. `None` if something else has come.
+    fn pass_given_piece(&self, place: &mut Place) -> Option<Given> {
+        let (mut came, mut copied) = ([0u8; PIECE], [0u8; PIECE]);
+        let one = |bytes: &mut [u8; PIECE], len| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len };
+        let vector = one(&mut copied, PIECE);
+        // SAFETY: the array is writable for its length, and used through the cursor alone while that lives.
+        let (_, len) = ring::copy_out(&self.incoming(), *place, &mut unsafe { Cursor::new(&vector, 1) }).ok()?;
+        // SAFETY: the array is as long at least.
+        let got = match unsafe { kernel::recv(self.fd, came.as_mut_ptr(), len, libc::MSG_DONTWAIT) } {
+            Ok(0) => return Some(Given::NoMore),
+            Ok(got) => got,
+            Err(AGAIN) => return Some(Given::Later),
+            Err(_) => return None,
+        };
+        self.end.reading.kernel.fetch_add(got as u64, Relaxed);
+        *place = ring::copy_out(&self.incoming(), *place, &mut Cursor::discarding(got)).ok()?.0;
+        (came[..got] == copied[..got]).then_some(Given::Some)
+    }
+
+    /// The same where data comes first that this end has not read yet: that must be all.
+    fn is_none_given(&self) -> Option<Given> {
+        let Record::Up(up) = self.front_from(self.place().head).ok()?.1 else { return None };
+        let counters = kernel::counters(self.fd).ok()?;
+        let ended = matches!(counters.state, kernel::CLOSE_WAIT | kernel::LAST_ACK | kernel::CLOSING);
+        let is_more = counters.received.saturating_sub(u64::from(ended)) > up;
+        (!is_more).then_some(if ended { Given::NoMore } else { Given::Later })
+    }
+
+    /// Behind what was unread the stream goes on in the kernel: no doorbell is on its way to an end that is away.
+    fn end_copy(&self, unread: Unread) -> bool {
+        let bells = if self.end.reading.whereabouts() == Whereabouts::AwayFromRing { self.bells_taken() } else { 0 };
+        let [tail, seen_head, behind, head] = [unread.to, unread.from, 0, unread.from].map(AtomicU64::new);
+        let hole = [const { AtomicU64::new(0) }; 2];
+        let ring = self.incoming();
+        let sender = Sender {
+            ring,
+            tail: &tail,
+            seen_head: &seen_head,
+            hole: &hole,
+            behind: &behind,
+            head: &head,
+            in_turn: false,
+        };
+        sender.mark(Record::Down(bells));
+        ring::unread(&ring, Place { head: unread.from, consumed: 0 }).is_ok()
+    }
+}
