@@ -183,7 +183,9 @@ impl Meeting {
                 if !holds(waiter, &peer) || !kernel::is_dumpable() && self.has_broker() {
                     return self.send_both_on(end, fd, (directory, index, key));
                 }
-                let Ok((pool, slot)) = self.make(waiter.family, self.ring_bytes) else { return end.pin(Reason::NoMemory) };
+                let Ok((pool, slot)) = self.make(waiter.family, self.ring_bytes) else {
+                    return end.pin(Reason::NoMemory);
+                };
                 let Some(channel) = pool.slot(slot, Side::Maker) else { return };
                 channel.prepare([cookie, peer.cookie]);
                 let offer = Offer { maker: me, pool: pool.id(), slot, shape: pool.shape() };

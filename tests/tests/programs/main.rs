@@ -1,5 +1,6 @@
 //! Real, unmodified programs under Underpass: right results, fast connections, nothing left behind.
 
+mod alone;
 mod brokered;
 mod capturing;
 mod containers;

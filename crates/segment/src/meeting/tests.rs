@@ -473,10 +473,10 @@ fn pools_grow_with_the_connections_between_two_families() {
     let _alone = alone();
     let mut meeting = Meeting::new();
     meeting.set_up(100, SHAPE.ring_bytes, SocketPath::NONE, |_, _| true);
-    let pools: Vec<Pool> = (0..1 + 8 + 64 + 1).map(|_| meeting.make(200).unwrap().0).collect();
+    let pools: Vec<Pool> = (0..1 + 8 + 64 + 1).map(|_| meeting.make(200, SHAPE.ring_bytes).unwrap().0).collect();
     let first_of_each = [0, 1, 9, 73].map(|at| pools[at]);
     assert_eq!(first_of_each.map(|pool| pool.shape().slots), [1, 8, 64, 64]);
     assert!(pools.iter().all(|pool| first_of_each.iter().any(|it| it.id() == pool.id())), "each is filled first");
     // Another family's connections begin anew.
-    assert_eq!(meeting.make(300).unwrap().0.shape().slots, 1);
+    assert_eq!(meeting.make(300, SHAPE.ring_bytes).unwrap().0.shape().slots, 1);
 }

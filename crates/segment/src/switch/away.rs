@@ -132,7 +132,9 @@ impl Port<'_> {
         if goes_on {
             let switching = &self.channel.outgoing().sender.switching;
             switching.swap(1, SeqCst);
-            if self.given_since() == Some(0) {
+            // What was given back has passed the mark as well.
+            let is_ahead = matches!(self.sender().used(true), Ok(1..));
+            if is_ahead && self.given_since() == Some(0) {
                 // This comes first: if this process is killed in between, the mark says that the direction is down.
                 sending.fast.store(1, Relaxed);
                 if !self.sender().take_mark_back() {

@@ -4,6 +4,7 @@
 
 use super::lies::{Ends, PATIENCE, Sent, send, some_left_unread};
 use super::{Departure, Port, Recipient};
+use crate::channel::{Pool, Shape, Side};
 use crate::kernel;
 use crate::reason::Reason;
 use crate::ring::Record;
@@ -88,6 +89,100 @@ fn a_mark_stays_behind_which_something_was_sent() {
     assert!(!it.port(1).hand_over(Reason::Inherited, Recipient::Alone, false));
     left.extend(b"plain");
     it.assert_receives(&left);
+}
+
+/// The reader went away in the middle of the sender's going down, and what lay before the mark was given back. Fails if
+/// `Port::take_mark_back` does not look whether that is so: the sender would go on in a ring that its reader has left.
+#[test]
+fn a_mark_that_was_given_back_stays() {
+    let (it, left) = some_left_unread();
+    assert_eq!(it.port(1).go_away(|| true), Departure::Gone);
+    let sender = it.port(0);
+    sender.sender().mark(Record::Down(sender.bells_since_up()));
+    assert!(sender.give_back_if_due() && !sender.sends_fast());
+    sender.go_up_again();
+    assert!(!sender.sends_fast());
+    it.assert_kernel_has(&left);
+}
+
+impl Ends {
+    /// The reader's process executes a program that finds the channel gone, after `meanwhile`: the end in its copy, and
+    /// whether it can go on.
+    fn reader_in_copy(&self, meanwhile: impl FnOnce()) -> (Port<'static>, bool) {
+        let reader = self.port(1);
+        let is_gone = reader.go_away(|| true) == Departure::Gone;
+        assert_eq!(is_gone, reader.end.is_away());
+        let unread = reader.unread_for_image().unwrap();
+        let [words, ring, rest] = {
+            let [ring, rest] = reader.channel.incoming_ring().pieces(unread.from, unread.to);
+            // SAFETY: so many bytes of the pool.
+            [reader.channel.words(), ring, rest]
+                .map(|(at, len)| unsafe { std::slice::from_raw_parts(at, len) }.to_vec())
+        };
+        meanwhile();
+        let pool = Pool::create(Shape { ring_bytes: 1 << 16, slots: 1 }).unwrap();
+        let port = Port { channel: pool.slot(0, Side::Joiner).unwrap(), ..reader };
+        assert!(port.channel.copy_from(&words, unread.from, &[ring, rest].concat()));
+        (port, port.go_on_in_copy(unread))
+    }
+}
+
+/// All that `port` receives until `count` bytes or the end of the stream have come.
+fn receive_by(mut port: Port<'_>, count: usize) -> Vec<u8> {
+    let mut got = vec![0u8; count];
+    let mut have = 0;
+    while have < count {
+        let rest = &mut got[have..];
+        let vector = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+        // SAFETY: one buffer, writable.
+        match port.receive(unsafe { Cursor::new(&vector, 1) }, 0) {
+            Ok(n @ 1..) => have += n,
+            _ => break,
+        }
+    }
+    got.truncate(have);
+    got
+}
+
+/// The sender has gone down behind what is unread, has given it back, or is gone. Fails if `Port::pass_given` does not pass what
+/// was given back.
+#[test]
+fn an_image_reads_on_in_a_copy() {
+    for case in ["down", "given", "gone"] {
+        let (it, mut left) = some_left_unread();
+        let sender = it.port(0);
+        if case == "down" {
+            sender.go_away(|| true);
+        }
+        let (port, goes_on) = it.reader_in_copy(|| match case {
+            "given" => assert!(sender.give_back_if_due()),
+            "gone" => it.sockets[0].shutdown(std::net::Shutdown::Both).unwrap(),
+            _ => {}
+        });
+        assert!(goes_on, "{case}");
+        if case != "gone" {
+            assert_eq!(kernel::send(sender.fd, b"and more"), Ok(8));
+            left.extend(b"and more");
+            it.sockets[0].shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        assert!(receive_by(port, left.len() + 1) == left, "{case}");
+    }
+}
+
+/// Another process, without the library, has sent something behind what a sender that was killed did not give back. Fails if
+/// `Port::pass_given_piece` does not compare what has come with the copy.
+#[test]
+fn an_image_does_not_take_other_bytes_for_those_in_its_copy() {
+    let (it, _) = some_left_unread();
+    let (_, goes_on) = it.reader_in_copy(|| assert_eq!(kernel::send(it.port(0).fd, &[0xaa; 9]), Ok(9)));
+    assert!(!goes_on);
+}
+
+/// More may come into the ring: no copy is made.
+#[test]
+fn a_ring_that_its_reader_has_not_left_is_not_copied() {
+    let (it, _) = some_left_unread();
+    assert_eq!(it.port(1).unread_for_image(), None);
 }
 
 /// A look beyond the mark finds no doorbell.

@@ -1,0 +1,42 @@
+//! A connection goes on in a new program image although no process has kept its memory meanwhile.
+
+use std::time::Duration;
+use underpass_tests::library::AT_ONCE;
+use underpass_tests::stage::{Stage, compile};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A stage with the program, the program's path, and that of the same program without the library.
+fn scene() -> Option<(Stage, [String; 2])> {
+    let stage = Stage::with(&["cc"])?;
+    let paths = [("alone", &["-std=gnu11"][..]), ("static", &["-std=gnu11", "-static"][..])].map(|(name, flags)| {
+        let path = stage.path(name);
+        compile("alone.c", &path, flags);
+        path.to_str().expect("a plain path").to_owned()
+    });
+    Some((stage, paths))
+}
+
+/// Each end may find that the other still has the memory, and lets go of it. Fails if what is unread does not go along, and if
+/// `Port::take_mark_back` takes back a mark that was given back.
+#[test]
+fn both_ends_execute_at_the_same_moment() {
+    let Some((stage, [program, _])) = scene() else { return };
+    for delay in ["0", "50", "100", "150", "200", "300", "400"] {
+        stage.start(stage.tuned(&program, ["both", delay, "30"], AT_ONCE)).succeed(LIMIT);
+    }
+    stage.finish();
+}
+
+/// What the other end has sent before it ended, or before it executed a program without the library, is read by the second image
+/// that takes this process's place.
+#[test]
+fn the_other_end_is_gone() {
+    let Some((stage, [program, without])) = scene() else { return };
+    for how in ["exit", "kill", "image"] {
+        for count in ["1", "9", "150"] {
+            stage.start(stage.tuned(&program, ["left", how, count, &without], AT_ONCE)).succeed(LIMIT);
+        }
+    }
+    stage.finish();
+}
