@@ -15,7 +15,8 @@ laid_out! {
     pub(super) struct Member {
         /// Its number; 0: free.
         pub(super) process: AtomicU32,
-        /// Its [mappings](super::Family::mappings) when they were last noted: never more than it has.
+        /// Its [mappings](super::Family::mappings) when they were last noted: never more than it has. 0: it
+        /// executes a program.
         pub(super) mappings: AtomicU32,
         /// The namespaces in which the number and the time are valid: see [`kernel::namespaces`].
         pub(super) namespaces: AtomicU64,
