@@ -28,34 +28,29 @@ build: rust ## the commands and the library, in target/release
 BRIEF_SUITES = programs cpython
 
 # The tests of the library drive real programs and wait most of their time. So three times as many run at a time as there are
-# processors, whole programs beside all others, and what only computes with low priority.
+# processors, and what only computes runs beside them with low priority.
 test: rust ## everything that continuous integration checks: lints, licences, tests
 	packaging/packages test
 	$(CARGO) fetch --locked
 	$(MAKE) --no-print-directory lint c-programs
 	$(CARGO) build --release --package underpass-preload
 	$(CARGO) test --workspace --no-run
-	$(CARGO) test --workspace --test programs --no-run
 	@$(BESIDE) nice -n 19 $(MAKE) --no-print-directory loom aarch64 licences & models=$$!; \
-	$(BESIDE) $(MAKE) --no-print-directory test-programs & programs=$$!; \
-	$(MAKE) --no-print-directory test-parts; parts=$$?; \
-	wait $$programs; programs=$$?; \
-	wait $$models && exit $$((parts + programs))
+	$(MAKE) --no-print-directory test-programs; programs=$$?; \
+	wait $$models && exit $$programs
 
 # What a shell starts in the background ignores Ctrl-C.
 BESIDE = env --default-signal=INT,QUIT
 
-# The lines above build what these run. Built by itself, with fewer features of its dependencies, each would be built anew.
-TEST = RUST_TEST_THREADS=$$((3 * $$(nproc))) $(CARGO) test --workspace --no-fail-fast
-.PHONY: test-parts test-programs
-test-parts test-programs: export UNDERPASS_TEST_COMMAND = $(abspath $(TARGET)/debug/underpass)
-test-parts test-programs: export UNDERPASS_TEST_DAEMON = $(abspath $(TARGET)/debug/underpassd)
-test-parts:
-	$(TEST)
+# The first line builds what the others run. Built by itself, with fewer features of its dependencies, each would be built
+# anew.
+.PHONY: test-programs
+test-programs: export UNDERPASS_TEST_COMMAND = $(abspath $(TARGET)/debug/underpass)
+test-programs: export UNDERPASS_TEST_DAEMON = $(abspath $(TARGET)/debug/underpassd)
+test-programs:
+	RUST_TEST_THREADS=$$((3 * $$(nproc))) $(CARGO) test --workspace --no-fail-fast
 	for example in $(notdir $(EXAMPLES)); do $(TARGET)/debug/examples/$$example || exit 1; done
 	$(TARGET)/debug/gauntlet --brief --allow-skipped $(BRIEF_SUITES)
-test-programs:
-	$(TEST) --test programs
 
 brokered: rust ## the parity scenarios and the kills, with a library whose connections all meet through underpassd
 	UNDERPASS_TEST_MODE=brokered $(CARGO) test --package underpass-tests --test parity --test programs -- plain deaths
@@ -161,7 +156,7 @@ fresh: rust ## make test and make run on a minimal Debian made for it, as root; 
 
 lint: rust ## formatting, clippy, the documentation, and which file may import which
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --test programs -- -D warnings
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --quiet
 	$(CARGO) run --quiet --package underpass-tests --bin imports
 	@if $(HAS_OTHER); then \
