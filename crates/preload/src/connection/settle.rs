@@ -56,7 +56,7 @@ impl Connection {
         statistics::record()?;
         let (noted, now) = (&handle(self.index)?.settled, kernel::counters(self.fd).ok()?);
         // The kernel counts the other end's FIN as a byte.
-        let fin = matches!(now.state, kernel::CLOSE_WAIT | kernel::LAST_ACK | kernel::CLOSING);
+        let fin = kernel::has_fin(now.state);
         Some((noted, [now.sent_once + u64::from(now.unsent), now.received.saturating_sub(fin.into())]))
     }
 }

@@ -229,17 +229,12 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
             let lent = family::with_meeting_surely(|m| m.borrow(cookie)).flatten()?;
             let index = bring(fd, cookie, Carried::lent(lent.lender.family, lent.index));
             // The other end, while it lives, gives back what the process that passed the socket has left unread.
-            if index.is_none() && lent.depends && has_fin(fd) {
+            if index.is_none() && lent.depends && kernel::counters(fd).is_ok_and(|it| kernel::has_fin(it.state)) {
                 end_lost(fd);
             }
             index
         }
     }
-}
-
-/// Whether the kernel has the other end's FIN.
-fn has_fin(fd: i32) -> bool {
-    kernel::counters(fd).is_ok_and(|it| matches!(it.state, kernel::CLOSE_WAIT | kernel::LAST_ACK | kernel::CLOSING))
 }
 
 /// Makes the connection of `fd`, whose socket has this cookie, one of this process. `None` if its end cannot be had.
@@ -318,9 +313,7 @@ impl Connection {
             end_lost(self.fd);
         }
     }
-}
 
-impl Connection {
     /// Goes on in a copy of the channel, which no process has any more. False if that cannot be.
     fn go_on_in_copy(&self, carried: &Carried<'_>) -> bool {
         let make = || family::with_meeting_surely(|meeting| meeting.replace_channel(self.end)).flatten();

@@ -28,6 +28,11 @@ pub const fn carries(state: u8) -> bool {
     matches!(state, ESTABLISHED | FIN_WAIT1 | FIN_WAIT2 | CLOSE_WAIT)
 }
 
+/// Whether the other end's FIN has come to a connection in this TCP state. The kernel counts it as a byte received.
+pub const fn has_fin(state: u8) -> bool {
+    matches!(state, CLOSE_WAIT | LAST_ACK | CLOSING)
+}
+
 /// Whether a socket in this TCP state carries bytes, or may once it is connected: not a listener.
 pub const fn may_carry(state: u8) -> bool {
     carries(state) || matches!(state, SYN_SENT | SYN_RECEIVED | CLOSED)

@@ -232,7 +232,7 @@ impl End {
         let position = self.reading.kernel_position();
         let Ok(counters) = kernel::counters(fd) else { return false };
         // The other end's FIN counts as a byte.
-        let ended = matches!(counters.state, kernel::CLOSE_WAIT | kernel::LAST_ACK | kernel::CLOSING);
+        let ended = kernel::has_fin(counters.state);
         position.checked_add(left_behind).is_some_and(|all| counters.received >= all + u64::from(ended))
     }
 

@@ -159,7 +159,7 @@ impl Port<'_> {
     fn is_none_given(&self) -> Option<Given> {
         let Record::Up(up) = self.front_from(self.place().head).ok()?.1 else { return None };
         let counters = kernel::counters(self.fd).ok()?;
-        let ended = matches!(counters.state, kernel::CLOSE_WAIT | kernel::LAST_ACK | kernel::CLOSING);
+        let ended = kernel::has_fin(counters.state);
         let is_more = counters.received.saturating_sub(u64::from(ended)) > up;
         (!is_more).then_some(if ended { Given::NoMore } else { Given::Later })
     }

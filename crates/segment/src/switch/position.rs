@@ -40,7 +40,7 @@ impl Port<'_> {
             let after = kernel::counters(self.fd).ok()?;
             if before.received == after.received {
                 let more = matches!(after.state, kernel::ESTABLISHED | kernel::FIN_WAIT1 | kernel::FIN_WAIT2);
-                let ended = matches!(after.state, kernel::CLOSE_WAIT | kernel::LAST_ACK | kernel::CLOSING);
+                let ended = kernel::has_fin(after.state);
                 // The other end's FIN counts as a byte.
                 let read = after.received.checked_sub(u64::from(queued) + u64::from(ended))?;
                 return (more || ended).then_some((read, more && !after.fast_open));
