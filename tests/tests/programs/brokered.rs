@@ -166,7 +166,8 @@ fn a_daemon_that_dies_costs_no_byte_and_its_successor_goes_on() {
     let Some(mut pair) = Pair::members("guest.c", &[]) else { return };
     let port = free_port();
     let server = pair.serve(0, &format!("serve {port}"), port);
-    let client = pair.start(1, &format!("hold {port} 20 20 200"));
+    // Long enough for a daemon that has to wait for a processor.
+    let client = pair.start(1, &format!("hold {port} 20 20 1000"));
     let deadline = Instant::now() + Duration::from_secs(30);
     while !client.said().contains("there") {
         assert!(Instant::now() < deadline, "{}", client.said());
