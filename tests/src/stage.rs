@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -20,8 +20,30 @@ use crate::{net, traces};
 /// A client that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Tests of real programs take turns: two servers with their clients are more than a small machine can carry.
-static TURN: Mutex<()> = Mutex::new(());
+/// Tests of real programs take turns: two servers with their clients are more than a small machine can carry. Where a test mostly
+/// waits, a few have their turn together.
+const PLACES: u32 = 3;
+static TAKEN: Mutex<u32> = Mutex::new(0);
+static GIVEN_BACK: Condvar = Condvar::new();
+
+/// So many of the [`PLACES`], until it is dropped.
+struct Turn(u32);
+
+impl Turn {
+    fn take(places: u32) -> Turn {
+        let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = |taken: &mut u32| *taken + places > PLACES;
+        *GIVEN_BACK.wait_while(taken, is_full).unwrap_or_else(PoisonError::into_inner) += places;
+        Turn(places)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) -= self.0;
+        GIVEN_BACK.notify_all();
+    }
+}
 
 /// What one test of real programs works with.
 pub struct Stage {
@@ -31,13 +53,18 @@ pub struct Stage {
     files_before: BTreeSet<String>,
     user: Option<(u32, u32)>,
     logs: AtomicU32,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Turn,
 }
 
 impl Stage {
     /// A stage, if all of `programs` are installed; otherwise says so, and the test is skipped.
     pub fn with(programs: &[&str]) -> Option<Stage> {
-        programs.iter().all(|program| is_installed(program)).then(|| Stage::new(None))
+        programs.iter().all(|program| is_installed(program)).then(|| Stage::new(None, PLACES))
+    }
+
+    /// The same for a test that mostly waits, and that others of its kind do not disturb.
+    pub fn beside_others(programs: &[&str]) -> Option<Stage> {
+        programs.iter().all(|program| is_installed(program)).then(|| Stage::new(None, 1))
     }
 
     /// The same for programs that have to run as the user `name`, where this process runs as root.
@@ -46,13 +73,13 @@ impl Stage {
             return None;
         }
         if !fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
-            return Some(Stage::new(None));
+            return Some(Stage::new(None, PLACES));
         }
         let Some(user) = user_and_group(name) else {
             skip(&format!("there is no user {name}"));
             return None;
         };
-        Some(Stage::new(Some(user)))
+        Some(Stage::new(Some(user), PLACES))
     }
 
     /// Whether a program is installed that a test needs as well; otherwise says so, and the test is skipped.
@@ -60,8 +87,8 @@ impl Stage {
         is_installed(program)
     }
 
-    fn new(user: Option<(u32, u32)>) -> Stage {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    fn new(user: Option<(u32, u32)>, places: u32) -> Stage {
+        let turn = Turn::take(places);
         let folder = tempfile::tempdir().expect("a folder");
         if let Some((uid, gid)) = user {
             chown(folder.path(), Some(uid), Some(gid)).expect("hand the folder over");

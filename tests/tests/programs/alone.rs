@@ -8,7 +8,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// A stage with the program, the program's path, and that of the same program without the library.
 fn scene() -> Option<(Stage, [String; 2])> {
-    let stage = Stage::with(&["cc"])?;
+    let stage = Stage::beside_others(&["cc"])?;
     let paths = [("alone", &["-std=gnu11"][..]), ("static", &["-std=gnu11", "-static"][..])].map(|(name, flags)| {
         let path = stage.path(name);
         compile("alone.c", &path, flags);

@@ -25,7 +25,7 @@ fn the_receiver_dies() {
 /// this library does for it: without the second look of `kernel::poll_now` a fifth of these polls say so.
 #[test]
 fn a_reset_is_told_whole() {
-    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let Some(stage) = Stage::beside_others(&["cc"]) else { return };
     let program = stage.path("reset");
     compile("reset.c", &program, &[]);
     let settings = [AT_ONCE, &[("UNDERPASS_SPIN_US", "10000")]].concat();
@@ -38,7 +38,7 @@ fn a_reset_is_told_whole() {
 }
 
 fn die(plan: impl Fn(u64) -> (bool, Duration), expected: &str) {
-    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let Some(stage) = Stage::beside_others(&["cc"]) else { return };
     let pump = stage.path("pump");
     compile("pump.c", &pump, &[]);
     for round in 1..=15 {
@@ -78,7 +78,7 @@ fn soaking(stage: &Stage, name: &str, arguments: &[&str], settings: &[(&str, &st
 #[test]
 fn either_end_dies_at_any_point() {
     for mode in mode::tested().filter(|mode| mode.warm > 0) {
-        let Some(stage) = Stage::with(&["cc"]) else { return };
+        let Some(stage) = Stage::beside_others(&["cc"]) else { return };
         soak(&stage, "deaths", &["1", "4"], mode.settings);
         stage.finish();
     }
@@ -109,7 +109,7 @@ fn either_end_dies_between_users_and_containers() {
 
 #[test]
 fn nothing_grows_with_connections_that_come_and_go() {
-    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let Some(stage) = Stage::beside_others(&["cc"]) else { return };
     soak(&stage, "churn", &["1", "15", "400"], AT_ONCE);
     stage.finish();
 }

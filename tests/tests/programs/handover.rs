@@ -68,7 +68,7 @@ impl Scene {
             skip("there is no library to be handed over");
             return None;
         }
-        Scene::on(Stage::with(&[])?)
+        Scene::on(Stage::beside_others(&[])?)
     }
 
     fn on(stage: Stage) -> Option<Scene> {

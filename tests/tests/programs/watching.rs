@@ -294,7 +294,7 @@ fn bytes_are_right_while_connections_are_moved() {
 }
 
 /// Times that one connection goes down and up again, in each setting; there are five.
-const MOVES: usize = 10;
+const MOVES: usize = 5;
 
 fn move_all(stage: &Stage, stop: &str, settings: &[(&str, &str)]) {
     let (port, stop) = (free_port(), stage.path(stop));
