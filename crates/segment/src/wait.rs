@@ -17,6 +17,9 @@ const ALONE_US: u64 = 4;
 const GIVEN_US: u64 = 1000;
 /// A direction whose waits are long polls once in this many waits, to find out whether they still are.
 const PROBE_EVERY: u32 = 64;
+/// The same where the waits are [`FAR`] times as long as the longest poll: no wake-ups that polls would save can make that much.
+const PROBE_RARELY: u32 = 4 * PROBE_EVERY;
+const FAR: u64 = 3;
 
 /// What waking a sleeper takes, in microseconds: a wait in which this end slept, or the other end had to be woken
 /// first, would have been shorter by so much had both been polling.
@@ -189,7 +192,8 @@ impl Wait {
 /// How long wait number `waits` of a direction polls, in ticks, where `mean` is 8 times the mean of the last waits and `longest`
 /// the longest poll allowed.
 fn budget(mean: u64, waits: u32, longest: u64) -> u64 {
-    if mean / 8 <= longest || waits.is_multiple_of(PROBE_EVERY) { longest } else { 0 }
+    let probe_every = if mean / 8 > FAR * longest { PROBE_RARELY } else { PROBE_EVERY };
+    if mean / 8 <= longest || waits.is_multiple_of(probe_every) { longest } else { 0 }
 }
 
 /// The same mean with one wait more. One very long wait must not outweigh many short ones.
@@ -250,11 +254,13 @@ mod tests {
 
     #[test]
     fn long_waits_are_slept_through_but_for_the_probes() {
-        let (cost, polled) = cost([1000; 6400]);
-        // The first probes, by which it learns, and one wait in 64.
-        let probes = 2 + 6400 / PROBE_EVERY;
-        assert!(polled <= probes, "{polled}");
-        assert!(cost <= 6400 * SLEEP + u64::from(probes) * LONGEST, "{cost}");
+        for (duration, probe_every) in [(2 * LONGEST, PROBE_EVERY), (10 * LONGEST, PROBE_RARELY)] {
+            let (cost, polled) = cost([duration; 6400]);
+            // The first probes, by which it learns, and the later ones.
+            let probes = 6 + 6400 / probe_every;
+            assert!(polled <= probes, "{duration}: {polled}");
+            assert!(cost <= 6400 * SLEEP + u64::from(probes) * LONGEST, "{duration}: {cost}");
+        }
     }
 
     #[test]

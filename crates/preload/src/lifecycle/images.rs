@@ -115,7 +115,9 @@ impl Connection {
                 None => port.pin(Reason::Inherited),
             }
         } else {
-            self.await_images(&port, false, deadline);
+            // The image reads on from a copy of the ring, if no process with the other end comes back to it.
+            let is_copied = self.is_last() && port.has_all_that_comes();
+            self.await_images(&port, is_copied, deadline);
         }
     }
 

@@ -58,6 +58,13 @@ impl Port<'_> {
         is_final.then_some(Unread { from, to })
     }
 
+    /// Whether nothing more can come into the ring, should the other end be absent: its sender has gone down behind what is unread, or
+    /// has ended its direction. Then a copy of the ring is all that an image needs.
+    pub fn has_all_that_comes(&self) -> bool {
+        let marked = || self.end_of_records(self.place().head).is_some_and(|(_, mark)| mark.is_some());
+        self.reader_is_absent() && (self.sender_has_ended() || marked())
+    }
+
     /// Where the records end that begin at `from`, and where the mark of going down lies with which they end.
     fn end_of_records(&self, from: u64) -> Option<(u64, Option<u64>)> {
         let ring = self.incoming();

@@ -185,6 +185,17 @@ fn a_ring_that_its_reader_has_not_left_is_not_copied() {
     assert_eq!(it.port(1).unread_for_image(), None);
 }
 
+/// The other end has gone to a program without the library: an image of this end waits for nobody.
+#[test]
+fn a_ring_whose_sender_has_left_has_all_that_comes() {
+    let (it, left) = some_left_unread();
+    let (sender, reader) = (it.port(0), it.port(1));
+    assert!(!reader.has_all_that_comes());
+    assert!(sender.hand_over(Reason::Inherited, Recipient::Alone, false));
+    assert!(reader.has_all_that_comes());
+    it.assert_receives(&left);
+}
+
 /// A look beyond the mark finds no doorbell.
 #[test]
 fn a_look_beyond_a_mark_that_is_taken_back_shows_no_doorbell() {

@@ -4,6 +4,7 @@
 use super::entering::Beside;
 use super::take::Taken;
 use super::{AGAIN, Port, ReaderState};
+use crate::clock::ticks;
 use crate::end::{SHUT_IN, Stage};
 use crate::kernel;
 use crate::raw::Errno;
@@ -231,5 +232,11 @@ impl Port<'_> {
     /// receive that finds the ring empty asks the kernel.
     pub fn ask_kernel_next(&self) {
         self.end.reading.asked.store(0, Relaxed);
+    }
+
+    /// The kernel has reported this socket, and will do so again if the stream has ended: a receive that finds the ring
+    /// empty soon need not ask the kernel.
+    pub fn kernel_was_asked(&self) {
+        self.end.reading.asked.store(ticks(), Relaxed);
     }
 }

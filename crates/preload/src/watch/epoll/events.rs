@@ -365,8 +365,14 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
     if awaits_room {
         mask &= !OUT;
     }
+    let is_level = item.events & (EDGE | ONCE) == 0;
     if mask & (IN | OVER) != 0 {
-        port.ask_kernel_next();
+        if is_level && mask & OVER == 0 && port.ready() == Ready::Yes {
+            // A doorbell has done this. Once the ring is read, the kernel reports what else there is.
+            port.kernel_was_asked();
+        } else {
+            port.ask_kernel_next();
+        }
         if port.reader_is_gone() {
             mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32;
         }
@@ -378,7 +384,7 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
     if mask & !UNASKED != 0 {
         mask = without_false_reset(&port, mask);
     }
-    if mask & !IN == 0 && item.wants(IN) && item.events & (EDGE | ONCE) == 0 && port.ready() == Ready::Yes {
+    if mask & !IN == 0 && item.wants(IN) && is_level && set.count() > 1 && port.ready() == Ready::Yes {
         return (Truth::PutOff, true);
     }
     if !item.wants(IN) {

@@ -10,6 +10,9 @@ use underpass_segment::words::{ALONE, Group};
 
 /// Pools of one set whose connections sleep as a group; those of further pools are woken one by one.
 const MAX_POOLS: usize = 512;
+/// A set that has found all groups of a pool taken leaves this many connections to the kernel before it looks again: a
+/// look costs an instruction that locks the bus for each group.
+const LOOK_EVERY: u32 = 256;
 
 /// A pool in which the set has ends of one side, and their descriptors. A set may have both ends of a connection within
 /// this process.
@@ -195,7 +198,12 @@ impl State {
         if self.member_count == self.member_capacity && !self.make_room_for_members() {
             return ALONE;
         }
+        if self.full_pool == channel.pool() && self.looks_left > 0 {
+            self.looks_left -= 1;
+            return ALONE;
+        }
         let Some((number, group)) = channel.take_group(kernel::marked(kernel::process_id() as u32)) else {
+            (self.full_pool, self.looks_left) = (channel.pool(), LOOK_EVERY);
             return ALONE;
         };
         let mut fds = [0; 64];
@@ -204,5 +212,32 @@ impl State {
         *self.members_at(self.member_count - 1) =
             Members { pool: channel.pool(), side: channel.side(), group, number, fds };
         number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use underpass_segment::channel::{Pool, Shape};
+    use underpass_segment::words::GROUPS;
+
+    /// Fails if a set asks for a group with each connection that it leaves to the kernel, or never again.
+    #[test]
+    fn a_set_looks_seldom_whether_a_group_is_free_again() {
+        let pool = Pool::create(Shape { ring_bytes: 1 << 16, slots: 1 }).unwrap();
+        let channel = pool.slot(0, Side::Maker).unwrap();
+        let taken: Vec<_> = (0..GROUPS).filter_map(|_| channel.take_group(1)).collect();
+        assert_eq!(taken.len(), GROUPS);
+        // SAFETY: just made, and used by this thread alone.
+        let set = unsafe { &*Set::make(900_100).unwrap() };
+        let join = || set.locked(|state| set.number_for(&mut Joining(state), 900_101, &channel));
+        assert_eq!(join(), ALONE);
+        let (number, group) = taken[3];
+        group.release();
+        assert!((0..LOOK_EVERY).all(|_| join() == ALONE));
+        assert_eq!((join(), join()), (number, number));
+        forget_pool(channel.pool());
+        assert!(channel.take_group(2).is_some());
+        Set::give_back(set);
     }
 }

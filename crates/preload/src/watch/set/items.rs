@@ -88,6 +88,7 @@ impl State {
         let first = unsafe { (*self.first).begin() };
         self.use_items(first);
         (self.count, self.active_count, self.stale_count, self.turn) = (0, 0, 0, 0);
+        self.looks_left = 0;
     }
 
     /// Replaces the table by `items`, and only then releases the old one: a signal handler might look at it.

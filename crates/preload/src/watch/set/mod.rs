@@ -40,6 +40,9 @@ struct State {
     members: *mut Members,
     member_count: usize,
     member_capacity: usize,
+    /// The pool that had no group left, and how many connections of it are left to the kernel before the set looks again.
+    full_pool: *const u8,
+    looks_left: u32,
     items: *mut Items,
     /// The table that every set has, in its own memory.
     first: *mut First,
@@ -108,6 +111,7 @@ pub fn after_fork() {
         set.lock.store(0, Relaxed);
         set.locked(|state| {
             state.member_count = 0;
+            state.looks_left = 0;
             state.leave_changes_to_parent();
         });
     }
