@@ -2,7 +2,9 @@
 
 use super::Config;
 use super::number::Space;
+use super::recovery::Recovery;
 use super::slots::List;
+use super::timeout::Timeout;
 use crate::service::{Details, Peer, Time};
 use crate::wire::tpdu::{Class, Confirmation, Format, Parameters, Reason};
 
@@ -196,26 +198,13 @@ pub(super) struct Sending {
     pub closed: bool,
     /// How often an AK has said nothing new while DTs were under way.
     pub duplicates: u8,
-    /// How often T1 has run out since anything was acknowledged, and when it first did.
-    pub attempts: u8,
-    pub stalled: Time,
-    /// How often T1 is doubled, since it has run out; and AKs since one has shown that it is long enough.
-    pub backoff: u8,
-    pub doubts: u8,
-    /// The user was told so.
-    pub told: bool,
-    /// A DT is being sent again because of a gap, until this one is acknowledged.
-    pub recovering: Option<u32>,
-    /// How much longer than a round trip a missing DT may take, in ns, before it is taken for lost.
-    pub tolerance: u32,
-    /// T1 runs for that.
-    pub waits: bool,
+    pub timeout: Timeout,
+    pub recovery: Recovery,
     /// Whether it waits for its turn; and how many octets it may send then.
     pub is_waiting: bool,
     pub deficit: u32,
     /// DTs that were marked, as the other end has said last.
     pub marks: u8,
-    pub round_trip: RoundTrip,
     /// An ED that is not acknowledged: its frame.
     pub expedited: Option<u32>,
     /// EDs that wait for its acknowledgement, and how many.
@@ -223,6 +212,33 @@ pub(super) struct Sending {
     pub expedited_waiting: u32,
     /// ED-TPDU-NR of the next one.
     pub expedited_next: u32,
+}
+
+impl Sending {
+    /// Nothing was sent, and no credit is given.
+    pub const fn new() -> Sending {
+        Sending {
+            unsent: List::EMPTY,
+            waiting: 0,
+            begun: false,
+            retained: List::EMPTY,
+            next: 0,
+            lower_edge: 0,
+            upper_edge: 0,
+            subsequence: 0,
+            closed: false,
+            duplicates: 0,
+            timeout: Timeout::NEW,
+            recovery: Recovery::NEW,
+            is_waiting: false,
+            deficit: 0,
+            marks: 0,
+            expedited: None,
+            expedited_unsent: List::EMPTY,
+            expedited_waiting: 0,
+            expedited_next: 0,
+        }
+    }
 }
 
 /// The direction towards here.
@@ -256,6 +272,29 @@ pub(super) struct Receiving {
     pub expected_expedited: u32,
     /// How many DTs were marked, if any was.
     pub marks: Option<u8>,
+}
+
+impl Receiving {
+    /// Nothing has come, and so many DTs may; fewer than this end would take, if there are too few buffers.
+    pub const fn new(credit: u32, is_short: bool) -> Receiving {
+        Receiving {
+            expected: 0,
+            granted: credit,
+            is_short,
+            early: List::EMPTY,
+            held: 0,
+            held_expedited: 0,
+            unacknowledged: 0,
+            carried: Time(0),
+            owes: false,
+            owes_expedited: false,
+            is_owing: false,
+            opening: Opening::None,
+            confirms: None,
+            expected_expedited: 0,
+            marks: None,
+        }
+    }
 }
 
 /// An AK that opens a closed window, until it has shown to have come (X.224 §12.2.3.8.3).
@@ -331,36 +370,5 @@ impl Deadline {
         if !self.is_none() {
             self.0 = to;
         }
-    }
-}
-
-/// How long acknowledgements take (RFC 6298 §2; Karn).
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RoundTrip {
-    /// Smoothed, in ns; 0 while nothing was measured.
-    pub smoothed: u32,
-    /// Mean deviation, in ns.
-    pub deviation: u32,
-    /// The shortest, in ns, or what one under way alone took since; 0 while nothing was measured.
-    pub least: u32,
-}
-
-impl RoundTrip {
-    /// A round trip that was not measured yet, on a way on which other connections' round trips take this long.
-    pub fn as_others(nanoseconds: u64) -> RoundTrip {
-        let smoothed = u32::try_from(nanoseconds).unwrap_or(u32::MAX);
-        RoundTrip { smoothed, deviation: smoothed / 2, least: 0 }
-    }
-
-    pub fn sample(&mut self, nanoseconds: u64) {
-        let sample = u32::try_from(nanoseconds).unwrap_or(u32::MAX).max(1);
-        if self.smoothed == 0 {
-            *self = RoundTrip { smoothed: sample, deviation: sample / 2, least: sample };
-            return;
-        }
-        let off = self.smoothed.abs_diff(sample);
-        self.deviation = self.deviation - self.deviation / 4 + off / 4;
-        self.smoothed = self.smoothed - self.smoothed / 8 + sample / 8;
-        self.least = if self.least == 0 { sample } else { self.least.min(sample) };
     }
 }

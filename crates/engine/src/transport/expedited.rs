@@ -111,8 +111,8 @@ impl Transport {
         self.owe_expedited(index);
     }
 
-    /// The last ED that was taken is acknowledged, unless the user keeps too many. The other end waits for that, and in class 4
-    /// not for long.
+    /// The last ED that was taken is acknowledged, unless the user keeps too many. The other end waits for that, and in
+    /// class 4 not for long.
     pub(super) fn owe_expedited(&mut self, index: u32) {
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
         let receiving = &mut connection.receiving;
@@ -150,7 +150,7 @@ impl Transport {
         let Some(frame) = connection.sending.expedited.take_if(|it| slots.at(*it).number == number) else {
             return;
         };
-        connection.sending.attempts = 0;
+        connection.sending.timeout.attempts = 0;
         connection.timers.retransmission = Deadline::NONE;
         slots.let_go(frame, Fate::Acknowledged, out);
         self.send_expedited(index, now, out);

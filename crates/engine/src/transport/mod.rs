@@ -1,9 +1,12 @@
 //! Transport of class 4 and class 2 (X.224) over a network without connections.
 //!
-//! The way of a TSDU: `sending` numbers its parts and retains them until they are acknowledged, `receiving` puts them in order
-//! and acknowledges them; `negotiation` is how a connection comes, `release` how it goes. A [`Transport`] is one entity with all its connections;
-//! `slots` is what it knows of buffers, `wheel` of time, `ways` of the network to each peer.
+//! The way of a TSDU: `sending` numbers its parts and retains them until they are acknowledged, `receiving` puts them
+//! in order and acknowledges them. `acknowledgement` takes the acknowledgements, `retransmission` sends again what was
+//! lost; `recovery` is what is known of losses, `timeout` how long an acknowledgement is awaited. `negotiation` makes a
+//! connection, `release` ends it. A [`Transport`] is one entity with all its connections; `slots` is what it knows of
+//! buffers, `wheel` of time, `ways` of the network to each peer.
 
+mod acknowledgement;
 mod config;
 mod congestion;
 mod connection;
@@ -12,10 +15,13 @@ mod negotiation;
 mod number;
 mod promises;
 mod receiving;
+mod recovery;
 mod references;
 mod release;
+mod retransmission;
 mod sending;
 mod slots;
+mod timeout;
 mod ways;
 mod wheel;
 
@@ -126,8 +132,9 @@ impl Transport {
         self.counters
     }
 
-    /// The network carries longer or shorter packets than before: TPDUs of connections that are made from now on have so many octets
-    /// at most. Those that there are keep what they have negotiated, and stall where that is too long now.
+    /// The network carries longer or shorter packets than before: TPDUs of connections that are made from now on have
+    /// so many octets at most. Those that there are keep what they have negotiated, and stall where that is too long
+    /// now.
     ///
     /// # Panics
     /// If it is less than 128, which is the shortest longest TPDU.
@@ -140,8 +147,8 @@ impl Transport {
         self.connections.len() - self.vacant.len() - self.references.frozen()
     }
 
-    /// Data requests that a connection would send at once, as the other end's credit and its own window are now, or that would wait
-    /// if they are fewer than 0: what a user takes from a program, it takes by this.
+    /// Data requests that a connection would send at once, as the other end's credit and its own window are now, or
+    /// that would wait if they are fewer than 0: what a user takes from a program, it takes by this.
     pub fn room(&self, cep: Cep) -> i64 {
         let connection = self.connections.get(cep.0 as usize).and_then(Option::as_ref);
         connection.filter(|it| it.state == State::Open).map_or(0, |it| {
@@ -216,8 +223,8 @@ impl Transport {
         }
     }
 
-    /// What cannot be read, and the whole of what follows it, is thrown away. It is answered only where it is the peer that is
-    /// wrong, and not the network (X.224 §6.22).
+    /// What cannot be read, and the whole of what follows it, is thrown away. It is answered only where it is the peer
+    /// that is wrong, and not the network (X.224 §6.22).
     #[cold]
     fn flawed(&mut self, from: Peer, index: Option<u32>, buffer: &Buffer, flaw: Flaw, now: Time, out: &mut Outbox) {
         let Flaw::Malformed(malformed) = flaw else {
@@ -291,7 +298,7 @@ impl Transport {
     fn not_taken(&mut self, index: u32, out: &mut Outbox) {
         self.counters.not_taken += 1;
         if let Some(connection) = self.connections[index as usize].as_mut()
-            && !core::mem::replace(&mut connection.sending.told, true)
+            && !core::mem::replace(&mut connection.sending.timeout.told, true)
         {
             out.up(Indication::Stalled { cep: Cep(index) });
         }

@@ -1,10 +1,8 @@
 //! How a connection comes (X.224 §6.5, §6.6, §12.2.2), and what its ends agree on.
 
-use super::connection::{
-    Connection, Deadline, Opening, Receiving, RoundTrip, Sending, Setup, SizeIn, State, Terms, Theirs, Timers,
-};
-use super::sending::{DOUBTS, PATIENCE};
-use super::slots::{Is, List, grow};
+use super::connection::{Connection, Deadline, Receiving, Sending, Setup, SizeIn, State, Terms, Theirs, Timers};
+use super::slots::{Is, grow};
+use super::timeout::RoundTrip;
 use super::{Config, Transport};
 use crate::layer::Outbox;
 use crate::service::{Cep, Details, Indication, Peer, Request, Time};
@@ -67,51 +65,8 @@ impl Transport {
             serial: self.serial,
             src_ref,
             dst_ref: 0,
-            sending: Sending {
-                unsent: List::EMPTY,
-                waiting: 0,
-                begun: false,
-                retained: List::EMPTY,
-                next: 0,
-                lower_edge: 0,
-                upper_edge: 0,
-                subsequence: 0,
-                closed: false,
-                duplicates: 0,
-                attempts: 0,
-                backoff: 0,
-                doubts: DOUBTS,
-                stalled: Time(0),
-                told: false,
-                recovering: None,
-                tolerance: 0,
-                waits: false,
-                is_waiting: false,
-                deficit: 0,
-                marks: 0,
-                round_trip: RoundTrip::default(),
-                expedited: None,
-                expedited_unsent: List::EMPTY,
-                expedited_waiting: 0,
-                expedited_next: 0,
-            },
-            receiving: Receiving {
-                expected: 0,
-                granted: credit,
-                is_short: credit < wanted.into(),
-                early: List::EMPTY,
-                held: 0,
-                held_expedited: 0,
-                unacknowledged: 0,
-                carried: Time(0),
-                owes: false,
-                owes_expedited: false,
-                is_owing: false,
-                opening: Opening::None,
-                confirms: None,
-                expected_expedited: 0,
-                marks: None,
-            },
+            sending: Sending::new(),
+            receiving: Receiving::new(credit, credit < wanted.into()),
             timers: Timers::NONE,
             setup: Some(Box::new(Setup {
                 tag,
@@ -137,7 +92,7 @@ impl Transport {
         let Transport { connections, slots, config, arena, pool, counters, wheel, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
         let Some(setup) = connection.setup.as_deref() else { return };
-        let deadline = now.after(config.times.t1 << connection.sending.attempts.min(PATIENCE));
+        let deadline = now.after(connection.sending.timeout.for_setup(&config.times));
         connection.timers.retransmission = Deadline::at(deadline);
         wheel.set(index, deadline);
         if connection.terms.class == Class::Two && setup.sent {
@@ -171,8 +126,9 @@ impl Transport {
     /// T1 while a connection is made or released.
     pub(super) fn setup_ran_out(&mut self, index: u32, now: Time, out: &mut Outbox) {
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
-        connection.sending.attempts += 1;
-        if connection.sending.attempts < self.config.times.n {
+        let timeout = &mut connection.sending.timeout;
+        timeout.attempts += 1;
+        if timeout.attempts < self.config.times.n {
             return self.send_setup(index, now, out);
         }
         self.give_up(index, now, out);
@@ -334,12 +290,12 @@ impl Transport {
     /// The connection is open from now on.
     fn begin(&mut self, index: u32, now: Time) {
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
-        // The CR, or the CC, was too soon repeated perhaps: what follows is to wait as long.
-        connection.sending.backoff = std::mem::take(&mut connection.sending.attempts);
+        connection.sending.timeout.open();
         if connection.terms.class == Class::Four {
             let Transport { config, wheel, ways, .. } = self;
             if connection.shares(config) {
-                connection.sending.round_trip = RoundTrip::as_others(ways.get(connection.way).round_trip());
+                let others = ways.get(connection.way).round_trip();
+                connection.sending.timeout.round_trip = RoundTrip::as_others(others);
             }
             let window = now.after(connection.terms.window_time(config.times.w));
             connection.timers.window = Deadline::at(window);

@@ -31,7 +31,7 @@ impl Transport {
         connection.setup =
             Some(Box::new(Setup { tag: 0, details, credit: 0, size: SizeIn::Nothing, reason, sent: false }));
         connection.state = State::Closing;
-        connection.sending.attempts = 0;
+        connection.sending.timeout.attempts = 0;
         connection.timers = Timers::NONE;
         self.let_go(cep.0, out);
         self.send_setup(cep.0, now, out);
