@@ -1,9 +1,10 @@
 //! The direction towards here: order, duplicates, acknowledgement and credit (X.224 §12.2.3.5 to §12.2.3.9).
 
-use super::connection::{Connection, Deadline, Opening, State};
+use super::connection::{Connection, Deadline, Opening, Receiving, State};
+use super::number::Space;
 use super::promises::Promises;
 use super::sending::AHEAD;
-use super::slots::{Is, NONE};
+use super::slots::{Is, NONE, Slot, Slots};
 use super::wheel::Wheel;
 use super::{Config, Transport};
 use crate::layer::Outbox;
@@ -49,49 +50,21 @@ impl Transport {
             receiving.opening = Opening::None;
         }
         counters.data_received += 1;
-        if buffer.is_marked() {
-            buffer.mark(false);
-            receiving.marks = Some(receiving.marks.unwrap_or(0).wrapping_add(1));
-        }
-        let frame = buffer.frame();
-        let slot = slots.at(frame);
+        receiving.count_mark(&mut buffer);
+        let slot = slots.at(buffer.frame());
         (slot.number, slot.end, slot.connection, slot.serial) = (dt.number, dt.eot, index, connection.serial);
         if ahead > 0 {
-            let mut before = NONE;
-            let mut at = receiving.early.head;
-            while at != NONE && space.distance(receiving.expected, slots.at(at).number) < ahead {
-                before = at;
-                at = slots.at(at).next;
-            }
-            if at != NONE && slots.at(at).number == dt.number {
-                counters.data_duplicate += 1;
-                out.down(Request::Return { buffer });
-            } else {
-                counters.data_early += 1;
-                let slot = slots.at(frame);
-                (slot.is, slot.buffer) = (Is::Early, Some(buffer));
-                slots.insert_after(&mut receiving.early, before, frame);
+            match receiving.keep_early(space, ahead, slots, buffer) {
+                Ok(()) => counters.data_early += 1,
+                Err(buffer) => {
+                    counters.data_duplicate += 1;
+                    out.down(Request::Return { buffer });
+                }
             }
             return self.owe(index);
         }
-        slot.is = Is::Given;
-        receiving.expected = space.add(receiving.expected, 1);
-        receiving.held += 1;
-        receiving.unacknowledged += 1;
-        out.up(Indication::Data { cep: Cep(index), buffer, end: dt.eot });
-        let mut filled = false;
-        while receiving.early.head != NONE && slots.at(receiving.early.head).number == receiving.expected {
-            let Some(frame) = slots.pop_front(&mut receiving.early) else { break };
-            let slot = slots.at(frame);
-            slot.is = Is::Given;
-            receiving.expected = space.add(receiving.expected, 1);
-            receiving.held += 1;
-            receiving.unacknowledged += 1;
-            filled = true;
-            if let Some(buffer) = slot.buffer.take() {
-                out.up(Indication::Data { cep: Cep(index), buffer, end: slot.end });
-            }
-        }
+        receiving.deliver(space, slot, buffer, out);
+        let filled = receiving.deliver_early(space, slots, out);
         // At half the credit (RFC 1008 §8.2.4.1.2).
         let half = (connection.terms.credit(config.credit) / 2).max(2);
         if receiving.unacknowledged >= half || dt.roa || filled || receiving.expected == receiving.granted {
@@ -204,6 +177,61 @@ impl Transport {
         if let Some(connection) = self.connections[index as usize].as_mut() {
             connection.timers.inactivity.postpone(now.after(self.config.times.i));
         }
+    }
+}
+
+impl Receiving {
+    /// A DT may have been marked by a router: the next AK says so.
+    #[inline]
+    fn count_mark(&mut self, buffer: &mut Buffer) {
+        if buffer.is_marked() {
+            buffer.mark(false);
+            self.marks = Some(self.marks.unwrap_or(0).wrapping_add(1));
+        }
+    }
+
+    /// Keeps a DT that came before others which it follows, and which is so far ahead of the one that is expected; hands
+    /// the buffer back if the DT is there already.
+    fn keep_early(&mut self, space: Space, ahead: u32, slots: &mut Slots, buffer: Buffer) -> Result<(), Buffer> {
+        let frame = buffer.frame();
+        let mut before = NONE;
+        let mut at = self.early.head;
+        while at != NONE && space.distance(self.expected, slots.at(at).number) < ahead {
+            before = at;
+            at = slots.at(at).next;
+        }
+        if at != NONE && space.distance(self.expected, slots.at(at).number) == ahead {
+            return Err(buffer);
+        }
+        let slot = slots.at(frame);
+        (slot.is, slot.buffer) = (Is::Early, Some(buffer));
+        slots.insert_after(&mut self.early, before, frame);
+        Ok(())
+    }
+
+    /// Gives the user the DT that is expected.
+    #[inline]
+    fn deliver(&mut self, space: Space, slot: &mut Slot, buffer: Buffer, out: &mut Outbox) {
+        slot.is = Is::Given;
+        self.expected = space.add(self.expected, 1);
+        self.held += 1;
+        self.unacknowledged += 1;
+        out.up(Indication::Data { cep: Cep(slot.connection), buffer, end: slot.end });
+    }
+
+    /// Gives the user those that came before the DT that has filled the gap; false where there are none.
+    #[inline]
+    fn deliver_early(&mut self, space: Space, slots: &mut Slots, out: &mut Outbox) -> bool {
+        let mut filled = false;
+        while self.early.head != NONE && slots.at(self.early.head).number == self.expected {
+            let Some(frame) = slots.pop_front(&mut self.early) else { break };
+            let slot = slots.at(frame);
+            if let Some(buffer) = slot.buffer.take() {
+                self.deliver(space, slot, buffer, out);
+                filled = true;
+            }
+        }
+        filled
     }
 }
 
