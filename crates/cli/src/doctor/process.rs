@@ -78,32 +78,11 @@ pub fn look(pid: &str) -> Result<Process, ProcessError> {
     // Parsed, since leading zeros are allowed; a text that does not parse or fit is the number of no process.
     let Ok(number) = pid.parse::<u32>() else { return Err(ProcessError::None(pid.into())) };
     let of = Path::new("/proc").join(number.to_string());
-    let status = fs::read_to_string(of.join("status")).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound if own.exists() => ProcessError::None(pid.into()),
-        _ if error.raw_os_error() == Some(libc::ESRCH) => ProcessError::Gone(pid.into()),
-        _ => ProcessError::Unreadable { path: of.join("status"), error },
-    })?;
+    let status = status(pid, &of)?;
     let user = field(&status, "Uid").parse().unwrap_or(u32::MAX);
     let (me, _) = sys::real_ids();
-    if field(&status, "State") == "Z" {
-        return Err(ProcessError::Zombie(pid.into()));
-    }
-    if field(&status, "Kthread") == "1" || (field(&status, "VmSize").is_empty() && !of.join("exe").exists() && me == 0)
-    {
-        return Err(ProcessError::Kernel(pid.into(), field(&status, "Name").into()));
-    }
-    let readable = |name: &str| {
-        let path = of.join(name);
-        fs::read(&path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(|error| {
-            match error.raw_os_error() {
-                Some(libc::EACCES | libc::EPERM) if user != me => ProcessError::Foreign { pid: pid.into(), user },
-                Some(libc::EACCES | libc::EPERM) => ProcessError::Hidden(pid.into()),
-                Some(libc::ENOENT | libc::ESRCH) => ProcessError::Gone(pid.into()),
-                _ => ProcessError::Unreadable { path, error },
-            }
-        })
-    };
-    let (maps, command, environment) = (readable("maps")?, readable("cmdline")?, readable("environ")?);
+    let read = |name: &str| readable(pid, &of.join(name), user);
+    let (maps, command, environment) = (read("maps")?, read("cmdline")?, read("environ")?);
     let exe = fs::read_link(of.join("exe"))
         .map(|it| it.display().to_string())
         .unwrap_or_else(|_| field(&status, "Name").into());
@@ -113,51 +92,99 @@ pub fn look(pid: &str) -> Result<Process, ProcessError> {
     let config = loaded.is_some().then(|| configuration(&environment));
     match loaded {
         Some(library) => findings.extend(loads(library)),
-        None => {
-            findings.extend(program::file(&of.join("exe"), &exe));
-            if inspect::obstacle(&of.join("exe")).is_none() {
-                let remedy = format!("start it anew: underpass run -- {}", command_line(&command, &exe));
-                findings.push(Finding::bars("process", "it was started without Underpass", remedy));
-            }
-        }
+        None => findings.extend(does_not_load(&of.join("exe"), &exe, &command)),
     }
-    if let Some(config) = config {
-        findings.push(configured(&config));
-    }
+    findings.extend(config.as_ref().map(configured));
     if user != me {
         let text = format!("it runs as user {user}, and this is user {me}");
         findings.push(Finding::mind("user", text, format!("the other ends have to run as user {user}")));
     }
-    // The kernel gives root what a process must not show to its own user (proc(5), "/proc/pid").
-    if fs::metadata(of.join("fd")).is_ok_and(|meta| meta.uid() != user) {
-        findings.push(Finding::bars(
+    findings.extend(hides_descriptors(&of, user));
+    findings.extend(confined(&status, &fs::read_to_string(own.join("status")).unwrap_or_default(), config));
+    findings.extend(other_namespaces(&of, own));
+    findings.extend(uses_io_uring(&of));
+    Ok(Process { name: format!("process {pid} ({})", field(&status, "Name")), findings, config })
+}
+
+/// What /proc/PID/status, below `of`, says of a process that can be looked at.
+fn status(pid: &str, of: &Path) -> Result<String, ProcessError> {
+    let path = of.join("status");
+    let status = fs::read_to_string(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound if Path::new("/proc/self").exists() => ProcessError::None(pid.into()),
+        _ if error.raw_os_error() == Some(libc::ESRCH) => ProcessError::Gone(pid.into()),
+        _ => ProcessError::Unreadable { path, error },
+    })?;
+    if field(&status, "State") == "Z" {
+        return Err(ProcessError::Zombie(pid.into()));
+    }
+    let (me, _) = sys::real_ids();
+    let has_program = !field(&status, "VmSize").is_empty() || of.join("exe").exists();
+    if field(&status, "Kthread") == "1" || !has_program && me == 0 {
+        return Err(ProcessError::Kernel(pid.into(), field(&status, "Name").into()));
+    }
+    Ok(status)
+}
+
+/// A file of a process, which runs as `user`.
+fn readable(pid: &str, path: &Path, user: u32) -> Result<String, ProcessError> {
+    let (me, _) = sys::real_ids();
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(|error| {
+        match error.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM) if user != me => ProcessError::Foreign { pid: pid.into(), user },
+            Some(libc::EACCES | libc::EPERM) => ProcessError::Hidden(pid.into()),
+            Some(libc::ENOENT | libc::ESRCH) => ProcessError::Gone(pid.into()),
+            _ => ProcessError::Unreadable { path: path.into(), error },
+        }
+    })
+}
+
+/// What is to be said of a process without the library, and of its program.
+fn does_not_load(file: &Path, exe: &str, command: &str) -> Vec<Finding> {
+    let mut findings = program::file(file, exe);
+    if inspect::obstacle(file).is_none() {
+        let remedy = format!("start it anew: underpass run -- {}", command_line(command, exe));
+        findings.push(Finding::bars("process", "it was started without Underpass", remedy));
+    }
+    findings
+}
+
+/// The kernel gives root what a process must not show to its own user (proc(5), "/proc/pid").
+fn hides_descriptors(of: &Path, user: u32) -> Option<Finding> {
+    let hidden = fs::metadata(of.join("fd")).is_ok_and(|meta| meta.uid() != user);
+    hidden.then(|| {
+        Finding::bars(
             DESCRIPTORS,
             "the kernel hides its descriptors from its own user, so that it cannot prove which connections it holds",
             format!("start it as user {user}, rather than as another that becomes {user} (or let it allow core dumps)"),
-        ));
-    }
-    findings.extend(confined(&status, &fs::read_to_string(own.join("status")).unwrap_or_default(), config));
-    for (kind, what) in [("net", "network"), ("ipc", "IPC"), ("user", "user"), ("pid", "PID")] {
-        let namespace = |of: &Path| fs::read_link(of.join("ns").join(kind)).ok();
-        if let (Some(its), Some(ours)) = (namespace(&of), namespace(own))
-            && its != ours
-        {
-            findings.push(Finding::mind(
-                "namespace",
-                format!("it has another {what} namespace than this command"),
-                "the other ends have to run in the same, or both have to reach underpassd; so has this command, to look at it",
-            ));
-        }
-    }
+        )
+    })
+}
+
+/// The namespaces that are others than those of the process whose folder of /proc is `own`.
+fn other_namespaces(of: &Path, own: &Path) -> Vec<Finding> {
+    const KINDS: [(&str, &str); 4] = [("net", "network"), ("ipc", "IPC"), ("user", "user"), ("pid", "PID")];
+    let namespace = |of: &Path, kind: &str| fs::read_link(of.join("ns").join(kind)).ok();
+    let differs = |kind: &str| namespace(of, kind).zip(namespace(own, kind)).is_some_and(|(its, ours)| its != ours);
+    let finding = |what: &str| {
+        Finding::mind(
+            "namespace",
+            format!("it has another {what} namespace than this command"),
+            "the other ends have to run in the same, or both have to reach underpassd; so has this command, to look at it",
+        )
+    };
+    KINDS.into_iter().filter(|(kind, _)| differs(kind)).map(|(_, what)| finding(what)).collect()
+}
+
+fn uses_io_uring(of: &Path) -> Option<Finding> {
     let descriptors = fs::read_dir(of.join("fd")).into_iter().flatten().flatten();
-    if descriptors.filter_map(|it| fs::read_link(it.path()).ok()).any(|to| to == Path::new("anon_inode:[io_uring]")) {
-        findings.push(Finding::mind(
+    let mut links = descriptors.filter_map(|it| fs::read_link(it.path()).ok());
+    links.any(|to| to == Path::new("anon_inode:[io_uring]")).then(|| {
+        Finding::mind(
             "io_uring",
             "it uses io_uring, so that its connections stay on kernel TCP",
             "start it anew by `underpass run --set io_uring=deny`: it is then told that the system has none",
-        ));
-    }
-    Ok(Process { name: format!("process {pid} ({})", field(&status, "Name")), findings, config })
+        )
+    })
 }
 
 /// The first word of a line of /proc/PID/status.
