@@ -3,10 +3,12 @@
 
 mod cold;
 mod kernels;
+mod load;
 mod offload;
 mod packet;
 mod path;
 mod receive;
+mod receiver;
 mod sums;
 
 use std::cell::RefCell;
@@ -17,8 +19,9 @@ use crate::launcher::Side;
 use crate::record::Skipped;
 use crate::unit::thousands;
 use cold::Cold;
+use load::Socket;
 use offload::{BreakEven, Offload, Rate};
-use path::{Path, Socket};
+use path::Path;
 use receive::{Idle, Receive, Stages, Throughput};
 use sums::Way;
 use underpass_checksum::batch::Algorithm;
@@ -155,7 +158,7 @@ fn open_path(lab: &Lab, missing: &mut Vec<Skipped>) -> Option<Rc<Path>> {
 /// Curves and cells: the groups of their measurements.
 pub mod table {
     pub use super::kernels::{Contestant, Task};
-    pub use super::path::{Socket, Stage};
+    pub use super::load::{Socket, Stage};
     pub use super::sums::Way;
 
     /// Throughput over the size.

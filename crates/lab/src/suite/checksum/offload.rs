@@ -7,7 +7,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 
 use super::cold::Cold;
-use super::path::BATCH;
+use super::load::BATCH;
 use super::sums::Way;
 use super::{ALONE, table};
 use crate::bench::{Experiment, Lab};

@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result};
 
-use super::path::{Load, Path, Run, Socket, Stage};
+use super::load::{Load, Run, Socket, Stage};
+use super::path::Path;
 use super::sums::Way;
 use super::{ALONE, table};
 use crate::bench::{Experiment, Lab};
