@@ -116,28 +116,9 @@ impl Maker {
         let fd = self.rng.u32(0..4);
         let fd = if fd == 0 { String::new() } else { format!(" fd={}", fd - 1) };
         let what = match self.rng.u32(0..1000) {
-            0..230 => {
-                let rare = if self.pins && self.one_in(20) { "splice" } else { "sendfile" };
-                let calls =
-                    ["write", "write", "writev", "send", "send", "sendto", "sendmsg", "sendmmsg", "pwritev2", rare];
-                let (call, length, via) = (self.pick(&calls), self.length(), self.via());
-                let flags = self.flags(&[("nosignal", 2), ("dontwait", 3), ("eor", 30), ("more", 20)]);
-                format!("send call={call} len={length} shape={}{flags}{via}{fd}", self.rng.u32(0..512))
-            }
-            230..480 => {
-                let rare = if self.pins && self.one_in(20) { "splice" } else { "preadv2" };
-                let calls = ["read", "read", "readv", "recv", "recv", "recv", "recvfrom", "recvmsg", "recvmmsg", rare];
-                let (call, via) = (self.pick(&calls), self.via());
-                let length = if self.one_in(2) { "rest".into() } else { self.length().to_string() };
-                let flags = [("dontwait", 3), ("peek", 7), ("waitall", 8), ("trunc", 25), ("errqueue", 100)];
-                let flags = self.flags(&flags) + &self.flag("timed", 4) + &self.flag("lazy", 3);
-                format!("receive call={call} len={length} shape={}{flags}{via}{fd}", self.rng.u32(0..512))
-            }
-            480..570 => {
-                let call = self.pick(&["poll", "poll", "ppoll", "select", "pselect"]);
-                let more = self.flag("all", 3) + &self.flag("nest", 2);
-                format!("poll call={call}{}{more}{}{fd}", self.events(), self.via())
-            }
+            0..230 => self.send() + &fd,
+            230..480 => self.receive() + &fd,
+            480..570 => self.poll() + &fd,
             570..640 => {
                 let set = self.pick(&["level", "level", "edge", "edge", "nest"]);
                 let call = self.pick(&["wait", "wait", "pwait", "pwait2"]);
@@ -160,30 +141,12 @@ impl Maker {
             750..765 => format!("blocking set={}{}{fd}", self.rng.u32(0..2), self.flag("ioctl", 2)),
             765..777 => format!("shutdown how={}{fd}", self.pick(&["wr", "wr", "rd", "rdwr"])),
             777..790 => format!("close{}{fd}", self.flag("forget", 3)),
-            790..812 => {
-                let mut call = self.pick(&["dup", "dupfd", "dup2", "dup3"]);
-                if self.pins && self.one_in(8) {
-                    call = "mail".into();
-                }
-                let over = self.rng.u32(0..8);
-                let over = if over < 3 { format!(" over={over}") } else { String::new() };
-                format!("dup call={call}{over}{}{fd}", self.flag("forget", 3))
-            }
+            790..812 => self.duplicate() + &fd,
             812..820 => format!("name{}{fd}", self.flag("peer", 2)),
             820..826 => format!("outq{fd}"),
             826..846 => self.bulk() + &fd,
             846..848 => format!("fill take={}{fd}", self.pick(&["4096", "65536", "1048576"])),
-            848..890 => {
-                let (kind, set) = (self.pick(&["receive", "receive", "poll", "wait"]), self.pick(&["level", "edge"]));
-                let call = match kind.as_str() {
-                    "receive" => " call=".to_owned() + &self.pick(&["read", "readv", "recv", "recvmsg"]),
-                    "poll" => " call=".to_owned() + &self.pick(&["poll", "ppoll", "select", "pselect"]),
-                    _ => format!(" set={set}"),
-                };
-                // A word is of the kind receive or poll; a socket that does not block is polled instead.
-                let via = if self.one_in(2) { " via=thread" } else { "" };
-                format!("sleep in={kind}{call} len={}{}{via}{fd}", self.length(), self.flag("restart", 2))
-            }
+            848..890 => self.sleep() + &fd,
             890..908 => "kick".into(),
             908..910 if self.pins => format!("urgent{fd}"),
             908..948 => format!("chat turns={} len={}{fd}", self.rng.u32(1..12), self.rng.u32(0..200)),
@@ -194,6 +157,52 @@ impl Maker {
             _ => return self.connect(slot),
         };
         format!("{side}{slot} {what}")
+    }
+
+    fn send(&mut self) -> String {
+        let rare = if self.pins && self.one_in(20) { "splice" } else { "sendfile" };
+        let calls = ["write", "write", "writev", "send", "send", "sendto", "sendmsg", "sendmmsg", "pwritev2", rare];
+        let (call, length, via) = (self.pick(&calls), self.length(), self.via());
+        let flags = self.flags(&[("nosignal", 2), ("dontwait", 3), ("eor", 30), ("more", 20)]);
+        format!("send call={call} len={length} shape={}{flags}{via}", self.rng.u32(0..512))
+    }
+
+    fn receive(&mut self) -> String {
+        let rare = if self.pins && self.one_in(20) { "splice" } else { "preadv2" };
+        let calls = ["read", "read", "readv", "recv", "recv", "recv", "recvfrom", "recvmsg", "recvmmsg", rare];
+        let (call, via) = (self.pick(&calls), self.via());
+        let length = if self.one_in(2) { "rest".into() } else { self.length().to_string() };
+        let flags = [("dontwait", 3), ("peek", 7), ("waitall", 8), ("trunc", 25), ("errqueue", 100)];
+        let flags = self.flags(&flags) + &self.flag("timed", 4) + &self.flag("lazy", 3);
+        format!("receive call={call} len={length} shape={}{flags}{via}", self.rng.u32(0..512))
+    }
+
+    fn poll(&mut self) -> String {
+        let call = self.pick(&["poll", "poll", "ppoll", "select", "pselect"]);
+        let more = self.flag("all", 3) + &self.flag("nest", 2);
+        format!("poll call={call}{}{more}{}", self.events(), self.via())
+    }
+
+    fn duplicate(&mut self) -> String {
+        let mut call = self.pick(&["dup", "dupfd", "dup2", "dup3"]);
+        if self.pins && self.one_in(8) {
+            call = "mail".into();
+        }
+        let over = self.rng.u32(0..8);
+        let over = if over < 3 { format!(" over={over}") } else { String::new() };
+        format!("dup call={call}{over}{}", self.flag("forget", 3))
+    }
+
+    fn sleep(&mut self) -> String {
+        let (kind, set) = (self.pick(&["receive", "receive", "poll", "wait"]), self.pick(&["level", "edge"]));
+        let call = match kind.as_str() {
+            "receive" => " call=".to_owned() + &self.pick(&["read", "readv", "recv", "recvmsg"]),
+            "poll" => " call=".to_owned() + &self.pick(&["poll", "ppoll", "select", "pselect"]),
+            _ => format!(" set={set}"),
+        };
+        // A word is of the kind receive or poll; a socket that does not block is polled instead.
+        let via = if self.one_in(2) { " via=thread" } else { "" };
+        format!("sleep in={kind}{call} len={}{}{via}", self.length(), self.flag("restart", 2))
     }
 }
 
