@@ -74,9 +74,10 @@ pub enum RunError {
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Failure {
         match error {
-            RunError::Settings(_) | RunError::StatsFile { .. } => Failure::WrongUse(error.into()),
+            RunError::Settings(_) => Failure::WrongUse(error.into()),
             RunError::Program(error) => error.into(),
             RunError::Library(_)
+            | RunError::StatsFile { .. }
             | RunError::NoCounters(_)
             | RunError::Unreachable(_)
             | RunError::NoProcess(_)

@@ -35,6 +35,19 @@ fn a_file_that_takes_nothing_is_named() {
     assert!(said.contains("a file that this user may write to, in a folder that is there and has room"), "{said}");
 }
 
+/// The program must not run without its statistics, and its own exit code 2 must not be taken for this failure.
+#[test]
+fn a_file_that_cannot_be_opened_keeps_the_program_from_running() {
+    let directory = tempfile::tempdir().unwrap();
+    let nowhere = directory.path().join("none/stats");
+    for file in [directory.path(), &nowhere] {
+        let refused = output(&["run", &format!("--stats={}", file.display()), "--", "echo", "ran"]);
+        let said = stderr(&refused);
+        assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(125), &b""[..]), "{said}");
+        assert!(said.starts_with(&format!("underpass: cannot write the statistics to {}: ", file.display())), "{said}");
+    }
+}
+
 #[test]
 fn without_memory_for_the_counters_the_program_runs_and_the_limits_are_named() {
     let script = "echo 0 >/proc/sys/kernel/shmmni && exec \"$U\" run --stats -- sh -c 'echo ran; exit 7'";
