@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use underpass_lab::advise::check::{self, OtherCheck};
+use underpass_lab::advise::check::{self, CheckError};
 use underpass_lab::advise::{self, placement::Placement};
 use underpass_lab::evidence::Evidence;
 use underpass_lab::replace::replace;
@@ -14,7 +14,7 @@ use crate::bench::{end, options, outputs};
 use crate::cli::AdviseArguments;
 use crate::failure::Failure;
 use crate::output::{print, printable_lines, written};
-use crate::{site, survey};
+use crate::site;
 
 /// Prints the advice and writes the placement.
 pub fn advise(arguments: &AdviseArguments) -> Result<(), Failure> {
@@ -34,12 +34,11 @@ fn check(evidence: &Evidence, arguments: &AdviseArguments) -> Result<(), Failure
     print(format!("\nCHECK, seed {}\n", arguments.seed))?;
     let options = options(Suite::All, None, arguments.gpu, &arguments.measure)?;
     let options = Options { keep: arguments.record.clone(), ..options };
-    let (site, skipped) = site::again(evidence, arguments.endpoints.as_deref()).map_err(survey::failure)?;
+    let (site, skipped) = site::again(evidence, arguments.endpoints.as_deref())?;
     // What holds the endpoints outlives what is measured between them.
     let (again, _held) = site.map_or((None, None), |it| (Some((it.survey, it.again)), it.local));
     let limit = arguments.minutes.map(|minutes| Duration::from_secs(60 * u64::from(minutes)));
-    let checked = check::run(evidence, &options, check::Request { seed: arguments.seed, limit, again, skipped })
-        .map_err(|error| if error.is::<OtherCheck>() { Failure::WrongUse(error) } else { Failure::Failed(error) })?;
+    let checked = check::run(evidence, &options, check::Request { seed: arguments.seed, limit, again, skipped })?;
     // Before it is printed, because the reader of standard output may be gone.
     if let Some(file) = &arguments.json {
         let text = serde_json::to_string_pretty(&checked.check).context("cannot write the check as JSON")?;
@@ -48,6 +47,15 @@ fn check(evidence: &Evidence, arguments: &AdviseArguments) -> Result<(), Failure
     let files = apart(&[&arguments.json, &arguments.record]);
     print(format!("\n{}{files}", printable_lines(&checked.check.to_string())))?;
     end(&checked.record)
+}
+
+impl From<CheckError> for Failure {
+    fn from(error: CheckError) -> Failure {
+        match error {
+            CheckError::OtherCheck { .. } => Failure::WrongUse(error.into()),
+            CheckError::Failed(error) => Failure::Failed(error),
+        }
+    }
 }
 
 /// Says which files there are now, behind an empty line.

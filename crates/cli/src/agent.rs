@@ -3,22 +3,19 @@
 use std::io::{stdin, stdout};
 use std::net::TcpListener;
 
-use anyhow::{Context, Result};
+use anyhow::Context;
 use underpass_lab::Launcher;
 use underpass_lab::survey::agent::{Agent, Event};
+use underpass_lab::survey::channel::ChannelError;
 use underpass_lab::survey::token::Token;
-use underpass_lab::survey::toolbox::Toolbox;
+use underpass_lab::survey::toolbox::{ArmError, Toolbox};
 
 use crate::cli::AgentArguments;
 use crate::failure::Failure;
-use crate::{library, say, survey, sys};
+use crate::{library, say, sys};
 
 /// Serves coordinators until Ctrl-C, or the program that started this one.
 pub fn agent(arguments: &AgentArguments) -> Result<(), Failure> {
-    serve(arguments).map_err(survey::failure)
-}
-
-fn serve(arguments: &AgentArguments) -> Result<()> {
     // A tool that ends early must not end the agent.
     sys::ignore_broken_pipes();
     let launcher = library::find().ok().and_then(|library| Launcher::new(&library, &[]).ok());
@@ -37,10 +34,22 @@ fn serve(arguments: &AgentArguments) -> Result<()> {
     if agent.launcher.is_none() || agent.tools.is_emulated() {
         say(format_args!("the library is not here for these tools, so nothing is measured under Underpass"));
     }
-    agent.serve(&listener, &|event| match event {
+    Ok(agent.serve(&listener, &|event| match event {
         Event::Ready => say(format_args!("listening at {at}; the token is in {}", arguments.token.display())),
         Event::Coordinator(from) => say(format_args!("{from} is the coordinator")),
         Event::Gone(from) => say(format_args!("{from} is gone")),
         Event::Refused(from, error) => say(format_args!("{from} was turned away: {error}")),
-    })
+    })?)
+}
+
+impl From<ArmError> for Failure {
+    fn from(error: ArmError) -> Failure {
+        Failure::Failed(error.into())
+    }
+}
+
+impl From<ChannelError> for Failure {
+    fn from(error: ChannelError) -> Failure {
+        Failure::Failed(error.into())
+    }
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::anyhow;
 use underpass_lab::evidence::{Evidence, Survey};
 use underpass_lab::record::Skipped;
 use underpass_lab::survey::again::Again;
 use underpass_lab::survey::endpoints::Endpoints;
 use underpass_lab::survey::local::Local;
 
+use crate::failure::Failure;
 use crate::{survey, sys};
 
 /// Endpoints of a survey that are there again.
@@ -27,7 +28,7 @@ pub struct Site {
 ///
 /// # Errors
 /// The file cannot be used, is of no survey, or its endpoints are not all there as they were.
-pub fn again(evidence: &Evidence, file: Option<&Path>) -> Result<(Option<Site>, Vec<Skipped>)> {
+pub fn again(evidence: &Evidence, file: Option<&Path>) -> Result<(Option<Site>, Vec<Skipped>), Failure> {
     sys::ignore_broken_pipes();
     let mut surveys: Vec<&Survey> = evidence.surveys.iter().collect();
     surveys.sort_by(|one, other| other.record.head.date.cmp(&one.record.head.date));
@@ -56,7 +57,9 @@ pub fn again(evidence: &Evidence, file: Option<&Path>) -> Result<(Option<Site>, 
             let again = Again::meet(&survey.record.head, places, &|index| survey::reach(&places[index], &token))?;
             Some(Site { survey: survey.name.clone(), again, local: None })
         }
-        (None, Some(_)) => bail!("no survey among the records is between the endpoints that --endpoints names"),
+        (None, Some(_)) => {
+            return Err(anyhow!("no survey among the records is between the endpoints that --endpoints names").into());
+        }
         (Some(survey), None) => match made_again(survey) {
             Ok(site) => Some(site),
             Err(error) => {
@@ -69,7 +72,7 @@ pub fn again(evidence: &Evidence, file: Option<&Path>) -> Result<(Option<Site>, 
     Ok((site, skipped))
 }
 
-fn made_again(survey: &Survey) -> Result<Site> {
+fn made_again(survey: &Survey) -> anyhow::Result<Site> {
     let (local, own) = (Local::new(None)?, survey::own()?);
     let connect = |index| local.connect(index, survey::agent(&own, &local, index));
     let again = Again::meet(&survey.record.head, local.places(), &connect)?;

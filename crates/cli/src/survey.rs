@@ -5,12 +5,12 @@ use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Context;
 use underpass_lab::record::Skipped;
 use underpass_lab::survey::coordinator::{Outcome, Survey, SurveyError, journal_of, run};
 use underpass_lab::survey::endpoints::{Endpoints, EndpointsError, Place, Reach};
 use underpass_lab::survey::journal::JournalError;
-use underpass_lab::survey::local::{self, Local};
+use underpass_lab::survey::local::{self, Local, LocalError};
 use underpass_lab::survey::record::{ObservationName, Plan, Series, SurveyRecord, Verdict};
 use underpass_lab::survey::remote::{AgentError, Remote};
 use underpass_lab::survey::token::{Token, TokenError};
@@ -35,10 +35,6 @@ pub fn survey(arguments: &SurveyArguments) -> Result<(), Failure> {
     let journal = journal_of(&arguments.json);
     let read: Vec<&PathBuf> = arguments.endpoints.iter().chain([&journal]).collect();
     outputs([&arguments.json].into_iter().chain(&arguments.csv), &read)?;
-    make(arguments).map_err(failure)
-}
-
-fn make(arguments: &SurveyArguments) -> Result<()> {
     // An agent that is gone is an error of its channel, and not the end of the coordinator.
     sys::ignore_broken_pipes();
     if arguments.quick {
@@ -52,14 +48,14 @@ fn make(arguments: &SurveyArguments) -> Result<()> {
 }
 
 /// A survey of the endpoints that a file names.
-fn between(endpoints: &Endpoints, arguments: &SurveyArguments) -> Result<Outcome> {
+fn between(endpoints: &Endpoints, arguments: &SurveyArguments) -> Result<Outcome, Failure> {
     let token = token(endpoints)?;
     let places = &endpoints.endpoints;
-    measure(arguments, places, &endpoints.plan, &[], &|index| reach(&places[index], &token))
+    Ok(measure(arguments, places, &endpoints.plan, &[], &|index| reach(&places[index], &token))?)
 }
 
 /// The token of its agents, if any is reached at an address.
-pub fn token(endpoints: &Endpoints) -> Result<Token> {
+pub fn token(endpoints: &Endpoints) -> Result<Token, TokenError> {
     Ok(endpoints.token.as_deref().map(Token::read).transpose()?.unwrap_or_else(Token::none))
 }
 
@@ -72,16 +68,15 @@ pub fn reach(place: &Place, token: &Token) -> Result<Remote, AgentError> {
 }
 
 /// A survey of network namespaces that are made for it.
-fn on_this_computer(arguments: &SurveyArguments) -> Result<Outcome> {
+fn on_this_computer(arguments: &SurveyArguments) -> Result<Outcome, Failure> {
     let (local, own) = (Local::new(arguments.arm.as_deref())?, own()?);
     let plan = local::plan(arguments.quick, arguments.arm.is_some());
-    measure(arguments, local.places(), &plan, local.missing(), &|index| {
-        local.connect(index, agent(&own, &local, index))
-    })
+    let connect = |index| local.connect(index, agent(&own, &local, index));
+    Ok(measure(arguments, local.places(), &plan, local.missing(), &connect)?)
 }
 
 /// This command's own file.
-pub fn own() -> Result<PathBuf> {
+pub fn own() -> anyhow::Result<PathBuf> {
     env::current_exe().context("cannot tell where the command is; mount /proc")
 }
 
@@ -101,7 +96,7 @@ fn measure(
     plan: &Plan,
     missing: &[Skipped],
     connect: &dyn Fn(usize) -> Result<Remote, AgentError>,
-) -> Result<Outcome> {
+) -> Result<Outcome, SurveyError> {
     let begun = |seed, have, all| {
         let before = if have > 0 { format!(", of which {have} are there already") } else { String::new() };
         say(format_args!("seed {seed}: {}{before}", plural(all as u64, "sample", "samples")));
@@ -112,7 +107,7 @@ fn measure(
 }
 
 /// Prints what was measured and what was not.
-fn conclude(arguments: &SurveyArguments, outcome: &Outcome) -> Result<()> {
+fn conclude(arguments: &SurveyArguments, outcome: &Outcome) -> Result<(), Failure> {
     let record = &outcome.record;
     if let Some(csv) = &arguments.csv {
         record.write_csv(csv).with_context(|| format!("cannot write {}", csv.display()))?;
@@ -177,22 +172,46 @@ fn row(series: &Series) -> Option<Vec<String>> {
     Some(vec![key.sender.clone(), key.receiver.clone(), key.figure(), series.unit.show(summary.median), interval])
 }
 
-/// Which kind of failure an error of a survey or an agent is.
-pub fn failure(error: anyhow::Error) -> Failure {
-    let survey = error.downcast_ref::<SurveyError>().is_some_and(|error| {
-        use SurveyError::{Complete, Journal, NoJournal, NotAFile, NotASurvey};
-        matches!(
-            error,
-            Complete(_)
-                | NotAFile(_)
-                | NoJournal { .. }
-                | NotASurvey(_)
-                | Journal(JournalError::Other { .. } | JournalError::Damaged { .. })
-        )
-    });
-    if survey || error.is::<EndpointsError>() || error.is::<TokenError>() {
-        Failure::WrongUse(error)
-    } else {
-        Failure::Failed(error)
+impl From<SurveyError> for Failure {
+    fn from(error: SurveyError) -> Failure {
+        match error {
+            SurveyError::Complete(_)
+            | SurveyError::NotAFile(_)
+            | SurveyError::NoJournal { .. }
+            | SurveyError::NotASurvey(_)
+            | SurveyError::Journal(JournalError::Other { .. } | JournalError::Damaged { .. }) => {
+                Failure::WrongUse(error.into())
+            }
+            SurveyError::Unreachable(_)
+            | SurveyError::Version { .. }
+            | SurveyError::Journal(JournalError::File { .. } | JournalError::Taken(_))
+            | SurveyError::Nothing(_)
+            | SurveyError::Write { .. } => Failure::Failed(error.into()),
+            SurveyError::Failed(error) => Failure::Failed(error),
+        }
+    }
+}
+
+impl From<EndpointsError> for Failure {
+    fn from(error: EndpointsError) -> Failure {
+        Failure::WrongUse(error.into())
+    }
+}
+
+impl From<LocalError> for Failure {
+    fn from(error: LocalError) -> Failure {
+        Failure::Failed(error.into())
+    }
+}
+
+impl From<TokenError> for Failure {
+    fn from(error: TokenError) -> Failure {
+        Failure::WrongUse(error.into())
+    }
+}
+
+impl From<Unfinished> for Failure {
+    fn from(error: Unfinished) -> Failure {
+        Failure::Failed(error.into())
     }
 }

@@ -128,7 +128,7 @@ fn answer(
     }
 }
 
-fn survey(places: &[Place], plan: &Plan, token: &Token, json: &Path) -> anyhow::Result<Outcome> {
+fn survey(places: &[Place], plan: &Plan, token: &Token, json: &Path) -> Result<Outcome, SurveyError> {
     let connect = |index: usize| match places[index].agent {
         Reach::Address(at) => Remote::connect(at, token),
         Reach::Command(_) => Err(AgentError::Confused),
@@ -138,7 +138,7 @@ fn survey(places: &[Place], plan: &Plan, token: &Token, json: &Path) -> anyhow::
 }
 
 /// A survey of two scripted agents. The first does what it should.
-fn scripted(json: &Path, second: &(dyn Fn(&Request) -> Option<Reply> + Sync)) -> anyhow::Result<Outcome> {
+fn scripted(json: &Path, second: &(dyn Fn(&Request) -> Option<Reply> + Sync)) -> Result<Outcome, SurveyError> {
     scripted_with(json, &plan(), second)
 }
 
@@ -146,7 +146,7 @@ fn scripted_with(
     json: &Path,
     plan: &Plan,
     second: &(dyn Fn(&Request) -> Option<Reply> + Sync),
-) -> anyhow::Result<Outcome> {
+) -> Result<Outcome, SurveyError> {
     let (token, ended) = (token(), AtomicBool::new(false));
     let ((a, at_a), (b, at_b)) = (listener(), listener());
     thread::scope(|scope| {
@@ -186,7 +186,7 @@ fn every_pair_has_every_sample_once() {
     }
     assert!(!journal_of(&json).exists());
     let again = scripted(&json, &|request| Some(honest(request))).unwrap_err();
-    assert!(matches!(again.downcast_ref(), Some(SurveyError::Complete(_))), "{again}");
+    assert!(matches!(again, SurveyError::Complete(_)), "{again}");
     // The scripted clock stands at 1970: it is named, and no figure rests on it.
     assert!(outcome.record.head.endpoints[1].clock_offset < -1_000_000_000_000_000_000);
 }
@@ -375,12 +375,12 @@ fn a_survey_does_not_go_on_without_its_journal_or_with_that_of_another_plan() {
     let (record, journal) = (std::fs::read(&json).unwrap(), std::fs::read(journal_of(&json)).unwrap());
     std::fs::remove_file(journal_of(&json)).unwrap();
     let lost = scripted(&json, &|request| Some(honest(request))).unwrap_err();
-    assert!(matches!(lost.downcast_ref(), Some(SurveyError::NoJournal { .. })), "{lost}");
+    assert!(matches!(lost, SurveyError::NoJournal { .. }), "{lost}");
     assert_eq!(std::fs::read(&json).unwrap(), record);
     std::fs::write(journal_of(&json), journal).unwrap();
     let other = Plan { samples: SAMPLES + 1, ..plan() };
     let error = scripted_with(&json, &other, &|request| Some(honest(request))).unwrap_err();
-    assert!(matches!(error.downcast_ref(), Some(SurveyError::Journal(JournalError::Other { .. }))), "{error}");
+    assert!(matches!(error, SurveyError::Journal(JournalError::Other { .. })), "{error}");
 }
 
 #[test]

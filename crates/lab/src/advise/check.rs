@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Context;
 use fastrand::Rng;
 
 use super::answer::{self, Decided};
@@ -45,16 +45,24 @@ pub struct Checked {
     pub record: Record,
 }
 
-/// A record that cannot be gone on with.
+/// Why nothing was checked.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "{} has figures of another check ({what}), and those of two must not be mixed: go on as that was begun, or name another file \
-     with --record",
-    path.display()
-)]
-pub struct OtherCheck {
-    path: PathBuf,
-    what: String,
+pub enum CheckError {
+    /// The record is of a check that was begun otherwise.
+    #[error(
+        "{} has figures of another check ({what}), and those of two must not be mixed: go on as that was begun, or name another \
+         file with --record",
+        path.display()
+    )]
+    OtherCheck {
+        /// The record.
+        path: PathBuf,
+        /// What differs.
+        what: String,
+    },
+    /// There is no library or no C compiler, or a record cannot be read or written.
+    #[error(transparent)]
+    Failed(#[from] anyhow::Error),
 }
 
 /// A question with the name of its record.
@@ -65,7 +73,7 @@ type Asked = (String, Question);
 ///
 /// # Errors
 /// There is no library, no C compiler, or the file to keep the record in has something else.
-pub fn run(evidence: &Evidence, options: &Options, request: Request) -> Result<Checked> {
+pub fn run(evidence: &Evidence, options: &Options, request: Request) -> Result<Checked, CheckError> {
     interrupt::watch().context("cannot watch for Ctrl-C")?;
     let Request { seed, limit, again, skipped } = request;
     let until = limit.map(|limit| Instant::now() + limit);
@@ -126,7 +134,7 @@ fn asked(evidence: &Evidence, survey: Option<&str>) -> Vec<Asked> {
 }
 
 /// What a record of an earlier run of this check has, if there is one.
-fn kept(path: &Path, options: &Options) -> Result<Option<Record>> {
+fn kept(path: &Path, options: &Options) -> Result<Option<Record>, CheckError> {
     if std::fs::metadata(path).map_or(true, |found| !found.is_file() || found.len() == 0) {
         return Ok(None);
     }
@@ -141,7 +149,7 @@ fn kept(path: &Path, options: &Options) -> Result<Option<Record>> {
     ];
     let other = aspects.into_iter().find(|(_, before, now)| before != now);
     other.map_or(Ok(Some(before)), |(what, before, now)| {
-        Err(OtherCheck { path: path.into(), what: format!("its {what} is {before}, not {now}") }.into())
+        Err(CheckError::OtherCheck { path: path.into(), what: format!("its {what} is {before}, not {now}") })
     })
 }
 

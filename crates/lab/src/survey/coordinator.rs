@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::Context;
 
 use super::endpoints::Place;
 use super::journal::{Entry, Journal, JournalError};
@@ -115,6 +115,9 @@ pub enum SurveyError {
         /// The system's words.
         error: io::Error,
     },
+    /// Ctrl-C cannot be watched for, or has ended it.
+    #[error(transparent)]
+    Failed(#[from] anyhow::Error),
 }
 
 fn list(unreachable: &[(String, AgentError)]) -> String {
@@ -131,27 +134,27 @@ pub fn journal_of(json: &Path) -> PathBuf {
 /// Makes a survey, or goes on with one that was interrupted.
 ///
 /// # Errors
-/// [`SurveyError`], or Ctrl-C cannot be watched for.
-pub fn run(survey: &Survey) -> Result<Outcome> {
+/// Nothing was measured, or what was cannot be kept.
+pub fn run(survey: &Survey) -> Result<Outcome, SurveyError> {
     interrupt::watch().context("cannot watch for Ctrl-C")?;
     let path = journal_of(survey.json);
     if survey.json.exists() {
         if !survey.json.is_file() {
-            return Err(SurveyError::NotAFile(survey.json.into()).into());
+            return Err(SurveyError::NotAFile(survey.json.into()));
         }
-        if SurveyRecord::read_json(survey.json).map_err(SurveyError::from)?.complete {
-            return Err(SurveyError::Complete(survey.json.into()).into());
+        if SurveyRecord::read_json(survey.json)?.complete {
+            return Err(SurveyError::Complete(survey.json.into()));
         }
         // What it has would be lost with the next record.
         if !path.exists() {
-            return Err(SurveyError::NoJournal { path: survey.json.into(), journal: path }.into());
+            return Err(SurveyError::NoJournal { path: survey.json.into(), journal: path });
         }
     }
-    let mut journal = Journal::open(&path).map_err(SurveyError::from)?;
+    let mut journal = Journal::open(&path)?;
     let (remotes, endpoints, facts) = match meet(survey.places, survey.connect) {
         Ok(met) => met,
         Err(error) => {
-            journal.remove_if_new().map_err(SurveyError::from)?;
+            journal.remove_if_new()?;
             return Err(error);
         }
     };
@@ -160,8 +163,8 @@ pub fn run(survey: &Survey) -> Result<Outcome> {
     let mut figures = figures(survey.plan, &endpoints, &facts);
     figures.skipped.extend_from_slice(survey.missing);
     if figures.keys.is_empty() {
-        journal.remove_if_new().map_err(SurveyError::from)?;
-        return Err(SurveyError::Nothing(figures.skipped).into());
+        journal.remove_if_new()?;
+        return Err(SurveyError::Nothing(figures.skipped));
     }
     let head = Head {
         format: FORMAT.to_string(),
@@ -173,7 +176,7 @@ pub fn run(survey: &Survey) -> Result<Outcome> {
         plan: survey.plan.clone(),
         endpoints,
     };
-    let head = journal.begin(head).map_err(SurveyError::from)?;
+    let head = journal.begin(head)?;
     let agents = Agents { remotes, seconds: survey.plan.seconds, brief: survey.plan.brief };
     let mut run = Run { survey, journal, head, figures, agents, lost: BTreeMap::new(), given_up: BTreeMap::new() };
     let interrupted = run.take_samples()?;
@@ -190,7 +193,7 @@ type Connect<'a> = &'a dyn Fn(usize) -> Result<Remote, AgentError>;
 ///
 /// # Errors
 /// Not all can be reached, or one runs another version.
-pub(super) fn meet(places: &[Place], connect: Connect) -> Result<Met> {
+pub(super) fn meet(places: &[Place], connect: Connect) -> Result<Met, SurveyError> {
     let mut unreachable = Vec::new();
     let (mut remotes, mut endpoints, mut facts) = (Vec::new(), Vec::new(), Vec::new());
     for (index, place) in places.iter().enumerate() {
@@ -201,15 +204,11 @@ pub(super) fn meet(places: &[Place], connect: Connect) -> Result<Met> {
                 endpoints.push(endpoint);
                 facts.push(of);
             }
-            Err(AgentError::Interrupted(interrupted)) => return Err(interrupted.into()),
+            Err(AgentError::Interrupted(interrupted)) => return Err(SurveyError::Failed(interrupted.into())),
             Err(error) => unreachable.push((place.name.clone(), error)),
         }
     }
-    if unreachable.is_empty() {
-        Ok((remotes, endpoints, facts))
-    } else {
-        Err(SurveyError::Unreachable(unreachable).into())
-    }
+    if unreachable.is_empty() { Ok((remotes, endpoints, facts)) } else { Err(SurveyError::Unreachable(unreachable)) }
 }
 
 fn described(
@@ -269,7 +268,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Takes all samples that the journal does not have; whether the user ended it.
-    fn take_samples(&mut self) -> Result<bool> {
+    fn take_samples(&mut self) -> Result<bool, SurveyError> {
         let mut taken: BTreeMap<Key, usize> = BTreeMap::new();
         for entry in self.journal.entries() {
             *taken.entry(entry.key.clone()).or_default() += 1;
@@ -312,7 +311,7 @@ impl Run<'_> {
     }
 
     /// One sample, tried a few times.
-    fn take(&mut self, key: &Key) -> Result<Taken> {
+    fn take(&mut self, key: &Key) -> Result<Taken, SurveyError> {
         for attempt in 1..=TRIES {
             if interrupt::check().is_err() {
                 return Ok(Taken::Interrupted);
@@ -320,7 +319,7 @@ impl Run<'_> {
             match self.agents.sample(key, self.survey.places) {
                 Ok(sample) => {
                     let entry = Entry { key: key.clone(), sample };
-                    self.journal.keep(entry).map_err(SurveyError::from)?;
+                    self.journal.keep(entry)?;
                     return Ok(Taken::Sample);
                 }
                 Err(Trouble::Interrupted) => return Ok(Taken::Interrupted),
@@ -344,7 +343,7 @@ impl Run<'_> {
     }
 
     /// Connects to a lost agent anew; whether it is there again.
-    fn find_again(&mut self, index: usize, error: &AgentError) -> Result<bool> {
+    fn find_again(&mut self, index: usize, error: &AgentError) -> Result<bool, SurveyError> {
         self.agents.remotes[index] = None;
         for search in 0..SEARCHES {
             if interrupt::check().is_err() {
@@ -366,7 +365,7 @@ impl Run<'_> {
     }
 
     /// Writes the record. The journal goes when it is complete.
-    fn conclude(self, interrupted: bool) -> Result<Outcome> {
+    fn conclude(self, interrupted: bool) -> Result<Outcome, SurveyError> {
         let mut series: Vec<Series> = Vec::new();
         for key in &self.figures.keys {
             let samples = self.journal.entries().iter().filter(|entry| entry.key == *key);
@@ -388,7 +387,7 @@ impl Run<'_> {
         let journal = journal_of(&path);
         record.write_json(&path).map_err(|error| SurveyError::Write { path, journal, error })?;
         if complete {
-            self.journal.remove().map_err(SurveyError::from)?;
+            self.journal.remove()?;
         }
         let name = |index: usize| self.survey.places[index].name.clone();
         let lost = self.lost.into_iter().map(|(index, reason)| (name(index), reason)).collect();
