@@ -2,12 +2,12 @@
 //! they cannot tell themselves: because they are of different users, or in different namespaces. It carries no bytes.
 //!
 //! [`server`] is the loop. A client's packet is taken by [`lanes`] ([`packet`], [`facts`]), whatever it is, and its connection
-//! is let go of by the [`undertaker`]. [`exchange`]
-//! decides who meets whom, by what the kernel attests ([`evidence`], [`process`]) and what the administrator allows
-//! ([`policy`], [`limits`]), and gives out [`memory`]. [`abilities`] are what this system lets it do. The wire is the crate
+//! is closed by the [`closer`]. [`exchange`] decides who meets whom, by what the kernel attests ([`evidence`],
+//! [`process`]) and what the administrator allows ([`policy`], [`limits`]), and gives out [`memory`]. [`abilities`] are what this system lets it do. The wire is the crate
 //! `underpass-broker`, the policy itself the crate `underpass-policy`.
 
 mod abilities;
+mod closer;
 mod evidence;
 mod exchange;
 mod facts;
@@ -23,10 +23,10 @@ mod policy;
 mod process;
 mod server;
 mod sys;
-mod undertaker;
 
 use abilities::{Abilities, Proof};
 use clap::Parser;
+use closer::Closer;
 use limits::Limits;
 use listener::Listener;
 use options::Options;
@@ -39,7 +39,6 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use tracing::{error, info};
 use underpass_policy::Policy;
-use undertaker::Undertaker;
 
 /// Why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +106,7 @@ fn check(mut source: Source) -> ExitCode {
 
 fn serve(options: &Options) -> Result<(), StartError> {
     let handed = sys::handed_over()?;
-    let undertaker = start_undertaker()?;
+    let closer = start_closer()?;
     let (signals, reloading) = (on(&[SIGTERM, SIGINT])?, on(&[SIGHUP])?);
     let mut source = source(options);
     let (policy, file) = source.load()?;
@@ -128,7 +127,7 @@ fn serve(options: &Options) -> Result<(), StartError> {
     let file = file.map_or("none".into(), |it| it.display().to_string());
     let status = status(&abilities, &policy);
     let reloads = Reloads::begin(source, reloading)?;
-    let server = Server::new(Parts { listener, signals, undertaker, abilities, policy, reloads, limits })?;
+    let server = Server::new(Parts { listener, signals, closer, abilities, policy, reloads, limits })?;
     info!(file, allowing, denying, "the policy is in force");
     info!(socket = %socket.display(), "underpassd listens");
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
@@ -167,7 +166,7 @@ fn on(signals: &[i32]) -> io::Result<UnixStream> {
 }
 
 #[allow(unsafe_code, reason = "forks")]
-fn start_undertaker() -> io::Result<Undertaker> {
+fn start_closer() -> io::Result<Closer> {
     // SAFETY: no thread has been started yet.
-    unsafe { Undertaker::start() }
+    unsafe { Closer::start() }
 }

@@ -34,7 +34,7 @@ const FLOORS: &[(&str, &[&[&str]])] = &[
         &[
             &["server"],
             &["abilities", "exchange", "lanes"],
-            &["evidence", "limits", "listener", "memory", "packet", "policy", "process", "undertaker"],
+            &["closer", "evidence", "limits", "listener", "memory", "packet", "policy", "process"],
             &["facts"],
             &["sys"],
         ],

@@ -11,7 +11,7 @@ use underpass_policy::User;
 /// A connection of a client.
 #[derive(Debug)]
 pub struct Client {
-    /// The client's socket, which [`crate::undertaker`] closes: packets may lie unread in it.
+    /// The client's socket, which [`crate::closer`] closes: packets may lie unread in it.
     pub socket: Arc<OwnedFd>,
     /// The process that has connected it.
     pub process: ProcessId,

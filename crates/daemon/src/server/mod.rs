@@ -1,9 +1,10 @@
 //! The loop: one thread that waits for clients, for their packets and for the end of their processes. It makes no call that
-//! a client can make last; [`crate::lanes`] and [`crate::undertaker`] do.
+//! a client can make last; [`crate::lanes`] and [`crate::closer`] do.
 
 mod clients;
 
 use crate::abilities::Abilities;
+use crate::closer::Closer;
 use crate::exchange::{ClientId, Exchange, ProcessId, Reply};
 use crate::lanes::{Lanes, Taken};
 use crate::limits::Limits;
@@ -12,7 +13,6 @@ use crate::packet::Packet;
 use crate::policy::{Reloads, warn_of_gaps};
 use crate::process::Process;
 use crate::sys;
-use crate::undertaker::Undertaker;
 use clients::{Clients, Entered};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,7 +40,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// How often the daemon looks for connections and waits that are over, while there are clients.
 const TIDY: Duration = Duration::from_secs(1);
 /// How often connections are let go of, unless there are many.
-const BURY: Duration = Duration::from_millis(10);
+const FLUSH: Duration = Duration::from_millis(10);
 /// What the events of the epoll set say.
 const LISTENER: u64 = 0;
 const SIGNAL: u64 = 1;
@@ -59,7 +59,7 @@ pub struct Parts {
     /// Something comes on it when the daemon is to end.
     pub signals: UnixStream,
     /// What lets go of connections.
-    pub undertaker: Undertaker,
+    pub closer: Closer,
     /// What the system lets it do.
     pub abilities: Abilities,
     /// The policy at the start.
@@ -80,7 +80,7 @@ pub struct Server {
     spare: Option<OwnedFd>,
     _signals: UnixStream,
     lanes: Lanes,
-    undertaker: Undertaker,
+    closer: Closer,
     clients: Clients,
     exchange: Exchange,
     reloads: Reloads,
@@ -91,7 +91,7 @@ pub struct Server {
     /// See [`Verdict::Here`].
     number: u64,
     tidied: u64,
-    buried: u64,
+    flushed: u64,
     /// Clients that have sent faster than they may, and when they are read again.
     later: BinaryHeap<Reverse<(u64, u64)>>,
 }
@@ -102,7 +102,7 @@ impl Server {
     /// # Errors
     /// No descriptors could be had.
     pub fn new(parts: Parts) -> io::Result<Server> {
-        let Parts { listener, signals, undertaker, abilities, policy, reloads, limits } = parts;
+        let Parts { listener, signals, closer, abilities, policy, reloads, limits } = parts;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let lanes = Lanes::new()?;
         let sources = [listener.socket.as_fd(), signals.as_fd(), lanes.bell(), reloads.bell()];
@@ -115,7 +115,7 @@ impl Server {
             spare: Some(File::open("/dev/null")?.into()),
             _signals: signals,
             lanes,
-            undertaker,
+            closer,
             clients: Clients::new(limits, FIRST),
             exchange: Exchange::new(policy, abilities.network, limits),
             reloads,
@@ -124,7 +124,7 @@ impl Server {
             began: Instant::now(),
             number: RandomState::new().build_hasher().finish().max(1),
             tidied: 0,
-            buried: 0,
+            flushed: 0,
             later: BinaryHeap::new(),
         })
     }
@@ -152,7 +152,7 @@ impl Server {
             }
             self.resume();
             self.tidy();
-            self.bury()?;
+            self.flush_closer()?;
         }
     }
 
@@ -165,12 +165,12 @@ impl Server {
     fn patience(&self) -> Option<Timespec> {
         let now = self.now();
         let held = self.later.peek().map(|Reverse((when, _))| when.saturating_sub(now));
-        let bury = self.undertaker.is_due();
-        let bury = bury.then(|| (self.buried + BURY.as_nanos() as u64).saturating_sub(now).max(1_000_000));
+        let next_flush = || (self.flushed + FLUSH.as_nanos() as u64).saturating_sub(now).max(1_000_000);
+        let flush = self.closer.is_due().then(next_flush);
         let is_used = !self.clients.is_empty() || self.exchange.is_waited();
         let tidy = is_used.then(|| (self.tidied + TIDY.as_nanos() as u64).saturating_sub(now));
         held.into_iter()
-            .chain(bury)
+            .chain(flush)
             .chain(tidy)
             .min()
             .map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ })
@@ -181,7 +181,7 @@ impl Server {
             match accept_with(&self.listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => self.enter(socket),
                 Err(Errno::AGAIN) => return,
-                Err(Errno::MFILE | Errno::NFILE) => return self.turn_away(),
+                Err(Errno::MFILE | Errno::NFILE) => return self.refuse_for_lack_of_descriptors(),
                 // That client has gone.
                 Err(_) => {}
             }
@@ -212,16 +212,16 @@ impl Server {
     }
 
     /// Turns away a client for which there is no descriptor; otherwise the loop would find it waiting again and again.
-    fn turn_away(&mut self) {
+    fn refuse_for_lack_of_descriptors(&mut self) {
         self.counts.turned_away += 1;
         tracing::warn!("no descriptor is left for another client: raise LimitNOFILE");
         self.spare = None;
         if let Ok(socket) = accept_with(&self.listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            self.undertaker.bury(Arc::new(socket));
+            self.closer.close(Arc::new(socket));
         }
-        // Handed over at once, since the next client needs the same descriptor. If the undertaker's process is gone,
+        // Handed over at once, since the next client needs the same descriptor. If the closer's process is gone,
         // the loop sees it.
-        let _ = self.undertaker.flush();
+        let _ = self.closer.flush();
         self.spare = File::open("/dev/null").ok().map(OwnedFd::from);
     }
 
@@ -230,13 +230,13 @@ impl Server {
         // First of all, so that a flood costs little.
         if sys::peer_credentials(&socket).is_ok_and(|[_, uid, _]| !self.clients.may_enter(uid, now)) {
             self.counts.turned_away += 1;
-            return self.undertaker.bury(socket);
+            return self.closer.close(socket);
         }
         let process = match Process::at(&socket, self.exchange.policy().names_cgroups()) {
             Ok(process) => process,
             Err(error) => {
                 tracing::debug!(%error, "a client cannot be identified");
-                return self.undertaker.bury(socket);
+                return self.closer.close(socket);
             }
         };
         match self.clients.enter(socket, process, now) {
@@ -244,7 +244,7 @@ impl Server {
                 self.counts.refuse(Refusal::Limit);
                 let answer = Answer { token: 0, mark: 0, verdict: Verdict::Refused(Refusal::Limit) };
                 let _ = answer.emit().map(|(record, len)| send(socket.as_fd(), &record[..len], None));
-                self.undertaker.bury(socket);
+                self.closer.close(socket);
             }
             Entered::Client(client) => self.watch(client),
             Entered::First(client, id, user) => {
@@ -400,18 +400,18 @@ impl Server {
         if let Some(it) = self.clients.leave(client) {
             let _ = epoll::delete(&self.events, &it.socket);
             self.lanes.cancel(it.uid, client);
-            self.undertaker.bury(it.socket);
+            self.closer.close(it.socket);
         }
     }
 
     /// Lets go of connections, many at a time, because each time takes a process.
-    fn bury(&mut self) -> io::Result<()> {
+    fn flush_closer(&mut self) -> io::Result<()> {
         let now = self.now();
-        if now < self.buried + BURY.as_nanos() as u64 && !self.undertaker.is_crowded() {
+        if now < self.flushed + FLUSH.as_nanos() as u64 && !self.closer.is_crowded() {
             return Ok(());
         }
-        self.buried = now;
-        self.undertaker.flush()
+        self.flushed = now;
+        self.closer.flush()
     }
 
     fn ended(&mut self, id: ProcessId) {

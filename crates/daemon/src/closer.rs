@@ -22,15 +22,15 @@ const BATCH: usize = 250;
 
 /// The channel to that process.
 #[derive(Debug)]
-pub struct Undertaker {
+pub struct Closer {
     to: OwnedFd,
     /// Connections that it is to get.
-    graves: Vec<Arc<OwnedFd>>,
+    pending: Vec<Arc<OwnedFd>>,
     /// That process has got connections, and does not know yet that the daemon has dropped its own references.
     owes_word: bool,
 }
 
-impl Undertaker {
+impl Closer {
     /// Forks the process.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Undertaker {
     ///
     /// # Safety
     /// The calling process has one thread.
-    pub unsafe fn start() -> io::Result<Undertaker> {
+    pub unsafe fn start() -> io::Result<Closer> {
         let (to, from) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         // Children are not waited for, by this process or that one.
         // SAFETY: no handler is set.
@@ -53,23 +53,23 @@ impl Undertaker {
                 unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
                 serve(from.as_fd())
             }
-            _ => Ok(Undertaker { to, graves: Vec::new(), owes_word: false }),
+            _ => Ok(Closer { to, pending: Vec::new(), owes_word: false }),
         }
     }
 
-    /// Lets go of a connection, at the next [`Undertaker::flush`].
-    pub fn bury(&mut self, connection: Arc<OwnedFd>) {
-        self.graves.push(connection);
+    /// Lets go of a connection, at the next [`Closer::flush`].
+    pub fn close(&mut self, connection: Arc<OwnedFd>) {
+        self.pending.push(connection);
     }
 
     /// Whether there is something to flush.
     pub fn is_due(&self) -> bool {
-        self.owes_word || !self.graves.is_empty()
+        self.owes_word || !self.pending.is_empty()
     }
 
     /// Whether there is more than goes at a time.
     pub fn is_crowded(&self) -> bool {
-        self.graves.len() >= BATCH
+        self.pending.len() >= BATCH
     }
 
     /// Hands over the connections that are to be closed, as far as that is possible without waiting.
@@ -78,8 +78,8 @@ impl Undertaker {
     /// The process is gone.
     pub fn flush(&mut self) -> io::Result<()> {
         while self.is_due() {
-            let batch = if self.owes_word { 0 } else { self.graves.len().min(BATCH) };
-            let descriptors: Vec<BorrowedFd<'_>> = self.graves[..batch].iter().map(|it| it.as_fd()).collect();
+            let batch = if self.owes_word { 0 } else { self.pending.len().min(BATCH) };
+            let descriptors: Vec<BorrowedFd<'_>> = self.pending[..batch].iter().map(|it| it.as_fd()).collect();
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
             let mut beside = SendAncillaryBuffer::new(&mut space);
             if batch > 0 {
@@ -92,7 +92,7 @@ impl Undertaker {
                 Err(error) => return Err(error.into()),
             }
             // These references are not the last ones: the next, empty message says that they are gone.
-            self.graves.drain(..batch);
+            self.pending.drain(..batch);
         }
         Ok(())
     }
