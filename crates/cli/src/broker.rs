@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_where_nobody_is_named() {
+    fn no_daemon_is_asked_where_none_is_named() {
         assert!(matches!(ask(&SocketPath::NONE, Duration::ZERO), Contact::Unasked));
         let nowhere = SocketPath::of("/no/such/folder/socket").unwrap();
         assert!(matches!(ask(&nowhere, Duration::ZERO), Contact::Absent));

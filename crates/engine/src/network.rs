@@ -130,7 +130,7 @@ mod tests {
     use underpass_link::arena::Geometry;
 
     #[test]
-    fn peers_are_found_among_many_and_nobody_else_is() {
+    fn peers_are_found_among_many_and_no_others_are() {
         const PEERS: u32 = if cfg!(miri) { 100 } else { 10_000 };
         let (arena, mut free) = Arena::new(Geometry { frames: 1, frame_size: 256, headroom: 64 });
         let address = |number: u32| {

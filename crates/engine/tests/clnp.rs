@@ -211,7 +211,7 @@ fn report(frame: &[u8]) -> (Report, Vec<u8>) {
 }
 
 #[test]
-fn what_is_thrown_away_is_reported_to_who_wants_to_know() {
+fn discarded_packets_are_reported_to_senders_that_ask_for_it() {
     let part = |offset: u16, total: u16, more| Some(Segment { identifier: 9, offset, total: 37 + total, more });
     let cases: [(Header<'_>, Option<Discard>); 9] = [
         (Header { lifetime: 0, ..header() }, Some(Discard::LIFETIME)),

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_again_without_sending_is_waiting() {
+    fn asking_again_without_sending_is_waiting() {
         let asks = |how| {
             let mut pace = Pace::new(how);
             pace.sending(free(100));

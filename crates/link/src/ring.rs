@@ -488,7 +488,7 @@ mod tests {
     /// The first item of a batch lies elsewhere in each batch. Every item that is left is found, whichever end is
     /// dropped first and wherever it stands.
     #[test]
-    fn what_was_not_taken_is_dropped_whoever_goes_first() {
+    fn what_was_not_taken_is_dropped_whichever_end_goes_first() {
         for (taken, sender_first) in (0..=8).flat_map(|taken| [(taken, true), (taken, false)]) {
             let item = Counted::new(());
             let (mut sender, mut receiver) = ring(8);

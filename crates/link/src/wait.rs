@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_polls_sleeps() {
+    fn a_wait_that_never_polls_sleeps() {
         let mut wait = Wait::polling(Duration::ZERO);
         assert!(wait.wait(&mut Looks(4), LONG).unwrap(), "it looks behind each sleep");
         assert_eq!(wait.sleeps(), 1);

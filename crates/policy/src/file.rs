@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn who_could_change_it_is_not_to_be_trusted() {
+    fn a_file_that_others_could_change_is_not_trusted() {
         let place = Place::new();
         for mode in [0o664, 0o646, 0o666] {
             place.mode(&place.path(), mode);

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_is_known_and_nobody_else_by_that_name() {
+    fn root_is_known_and_no_other_user_by_that_name() {
         assert_eq!(System.user("root").unwrap(), Some(0));
         assert_eq!(System.group("root").unwrap(), Some(0));
         assert_eq!(System.user("no-such-user-here").unwrap(), None);

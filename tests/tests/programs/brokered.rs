@@ -108,7 +108,7 @@ fn members_of_the_group_go_fast() {
 /// Both processes belong to one user, but the kernel hides the descriptors of one, as of a server that root has started
 /// and that has changed its user. The end that comes first looks into the directory.
 #[test]
-fn whoever_hides_his_descriptors_is_proven_by_the_daemon() {
+fn a_process_that_hides_its_descriptors_is_proven_by_the_daemon() {
     let Some(pair) = Pair::members("guest.c", &[]) else { return };
     let command = |words: &str| {
         let mut command = pair.stage.plain(&pair.program, words.split_whitespace());

@@ -348,7 +348,7 @@ fn it_ends_when_it_was_told_to() {
 /// A process that has sent its last byte sleeps where the library does not see it: in accept, or while it computes or
 /// naps.
 #[test]
-fn who_has_closed_lets_go_of_the_capture() {
+fn a_process_that_has_closed_lets_go_of_the_capture() {
     if is_kernel_only() {
         return skip("nothing is captured without the library");
     }

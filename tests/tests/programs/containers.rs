@@ -68,7 +68,7 @@ fn ends_of_one_container_need_no_daemon() {
 
 /// A program whose peers are never under Underpass asks a few times, and then hardly ever.
 #[test]
-fn who_waits_in_vain_asks_rarely() {
+fn an_end_that_waits_in_vain_asks_rarely() {
     let Some(yard) = Yard::new(&[]) else { return };
     let (client, port) = (Place::host(User::new(ONE, ONE)), free_port());
     let mut server = yard.stage.plain(&yard.program, ["serve", &port.to_string()]);

@@ -98,7 +98,7 @@ fn a_sleeper_is_rung_once_for_a_message() {
 
 /// Fails if `Port::may_doze` says no: then each message takes a doorbell.
 #[test]
-fn who_waits_for_one_connection_is_woken_without_the_protocol_stack() {
+fn a_wait_for_one_connection_is_woken_without_the_protocol_stack() {
     if is_kernel_only() {
         return skip("nothing is saved without the library");
     }

@@ -129,7 +129,7 @@ fn switched_off_connections_are_counted_and_their_bytes_are_not() {
 /// If a listener's queue is full, the kernel answers with SYN cookies, and knows nothing of a connection's other end
 /// before it has taken data from it. That end is on this host all the same.
 #[test]
-fn whoever_came_by_a_syn_cookie_is_on_this_host() {
+fn a_connection_by_a_syn_cookie_is_on_this_host() {
     apart(libc::CLONE_NEWNET, || {
         let Some(stage) = Stage::with(&["python3", "ip"]) else { return };
         stage.output(stage.plain("ip", ["link", "set", "lo", "up"]));
@@ -338,7 +338,7 @@ pub fn await_word(group: &Group, word: &str) {
 
 /// A server does not keep room for clients that were gone before they could come.
 #[test]
-fn offers_that_nobody_takes_are_taken_back() {
+fn untaken_offers_are_taken_back() {
     let Some(stage) = Stage::with(&["python3"]) else { return };
     let (script, port) = (fixture("hasty.py").display().to_string(), free_port().to_string());
     let server = stage.serve(stage.command("python3", [&script, "serve", &port]), port.parse().unwrap());

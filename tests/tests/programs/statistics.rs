@@ -19,7 +19,7 @@ const AFTER: u64 = 2 * 10 * 600;
 type Row = (u64, u64, u64);
 
 #[test]
-fn what_is_left_to_an_executed_program_is_counted_by_who_uses_it() {
+fn what_is_left_to_an_executed_program_is_counted_by_that_program() {
     if is_kernel_only() {
         return skip("nothing is counted without the library");
     }

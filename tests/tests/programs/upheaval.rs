@@ -3,7 +3,7 @@
 use std::time::Duration;
 use underpass_tests::upheaval::{Ground, Plan, upheave};
 
-fn nobody_notices(ground: Ground) {
+fn goes_unnoticed(ground: Ground) {
     let (lasting, pace) = (Duration::from_secs(2), Duration::from_millis(250));
     let Some(outcome) = upheave(&Plan { ground, lasting, pace, connections: [40, 10, 2], seed: 1 }) else { return };
     println!("{outcome}");
@@ -14,15 +14,15 @@ fn nobody_notices(ground: Ground) {
 
 #[test]
 fn faults_of_the_daemon_between_users() {
-    nobody_notices(Ground::Users);
+    goes_unnoticed(Ground::Users);
 }
 
 #[test]
 fn faults_of_the_daemon_whose_socket_is_kept() {
-    nobody_notices(Ground::Kept);
+    goes_unnoticed(Ground::Kept);
 }
 
 #[test]
 fn faults_of_the_daemon_between_containers() {
-    nobody_notices(Ground::Containers);
+    goes_unnoticed(Ground::Containers);
 }

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_nobody_counted_are_not_said_to_be_none() {
+    fn uncounted_bytes_are_not_reported_as_none() {
         let off = ProcessStats { unfollowed: 2, fast_sent: 0, ..process(7, 2, 0) };
         let partly = ProcessStats { unfollowed: 1, kernel_sent: 2048, ..process(8, 2, 1) };
         let shown = text("server", End::Code(0), &counted(&[off.clone(), partly.clone()]), None);

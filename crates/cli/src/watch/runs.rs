@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_live_connections_carry_counts_once_and_for_who_came_last() {
+    fn what_live_connections_carry_counts_once_for_the_newest_process() {
         let mut rows = [row(7, 2), row(8, 1), row(9, 0)];
         let ends = [end(&[7, 8], 100), end(&[7], 0), end(&[6], 50), end(&[9], 20)];
         add_untold(&mut rows, &ends, |_| true);

@@ -63,7 +63,7 @@ fn job_control_stops_and_continues_both() {
 ///
 /// Fails if `supervise` leaves out `go_on` where it could not stop.
 #[test]
-fn job_control_does_not_stop_a_program_that_nobody_would_continue() {
+fn job_control_does_not_stop_a_program_of_an_orphaned_group() {
     for options in [&[][..], &["--stats=/dev/null"]] {
         let mut command = Command::new("setsid");
         command.args([UNDERPASS, "run"]).args(options).args(["--", "sh", "-c", "kill -TSTP $$; echo on"]);

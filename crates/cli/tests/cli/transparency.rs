@@ -63,7 +63,7 @@ fn input_passes() {
 
 /// The writer to a pipe is told when the program closes it, and not only when the command above the program ends.
 #[test]
-fn nobody_else_holds_the_programs_pipes() {
+fn no_other_process_holds_the_programs_pipes() {
     let mut child = underpass(WAYS[1])
         .args(["--", "sh", "-c", "exec 0<&-; exec 1>&-; exec sleep 20"])
         .stdin(Stdio::piped())

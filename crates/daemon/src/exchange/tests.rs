@@ -127,7 +127,7 @@ fn two_ends_meet_once_both_have_asked() {
 }
 
 #[test]
-fn nobody_meets_whom_the_kernel_does_not_name() {
+fn ends_that_the_kernel_does_not_pair_do_not_meet() {
     let mut stage = Stage::new();
     // 13 says that it is at the other end of 11, as 12 is.
     stage.kernel.connect(11, 12);

@@ -101,7 +101,7 @@ fn packets_that_are_no_records_are_refused() {
 
 /// Not even the last close of a socket that lingers keeps others waiting, nor one that is left unread, nor one too many.
 #[test]
-fn a_close_that_waits_keeps_nobody_else_waiting() {
+fn a_close_that_waits_delays_no_other_client() {
     if !is_root() {
         return;
     }
@@ -216,7 +216,7 @@ fn times(daemon: &Daemon) -> [Duration; 2] {
 /// The test measures how long the daemon keeps other users waiting. So the hostile users get the processors only when
 /// no other process wants them.
 #[test]
-fn hostile_users_delay_nobody_else() {
+fn hostile_users_delay_no_other_user() {
     const LATER: Duration = Duration::from_millis(10);
     if !is_root() {
         return;
@@ -339,7 +339,7 @@ fn without_descriptors_clients_are_turned_away() {
 
 /// A client that does not read its answers loses its connection, and no other client notices.
 #[test]
-fn who_does_not_read_is_let_go() {
+fn a_client_that_does_not_read_is_disconnected() {
     let daemon = Daemon::start(&[]);
     let client = Client::connect(&daemon.path()).unwrap();
     let [one, _other] = connection();

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_is_promised_than_there_is_and_who_got_too_little_is_next() {
+    fn no_more_is_promised_than_there_is_and_a_short_connection_is_next() {
         let mut promises = Promises::of(16);
         assert_eq!([8, 8, 8].map(|wanted| promises.give(wanted)), [8, 6, 0]);
         promises.is_short(2);

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_served_in_turn_and_who_ends_is_forgotten() {
+    fn connections_that_wait_are_served_in_turn_and_forgotten_at_their_end() {
         let mut ways = Ways::default();
         let number = ways.to(Peer(0));
         [3, 5, 8].into_iter().for_each(|it| ways.at(number).wait(it));

@@ -404,7 +404,7 @@ fn class_2_is_open_when_it_has_answered() {
 
 /// Expedited data has no credit: from a user that reads nothing, the other end waits for the EA.
 #[test]
-fn expedited_data_that_nobody_reads_takes_little_more_than_the_credit() {
+fn unread_expedited_data_takes_little_more_than_the_credit() {
     for class in [Class::Two, Class::Four] {
         let mut entity = Entity::new(Config { class, checksum: false, ..config() });
         let (_, ours) = entity.opened(OTHER, 4);

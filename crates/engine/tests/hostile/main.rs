@@ -442,7 +442,7 @@ fn the_class_follows_from_what_the_network_promises() {
 
 /// Every TPDU that belongs to no connection is counted, and few are answered.
 #[test]
-fn what_belongs_to_nobody_is_counted_and_seldom_answered() {
+fn tpdus_of_no_connection_are_counted_and_seldom_answered() {
     let mut random = fastrand::Rng::with_seed(1);
     let config = Config { pending: 0, ..configs().next().unwrap() };
     let mut world = World::new(config);

@@ -221,7 +221,7 @@ fn many_connections_begin_with_one_window() {
 
 /// A connection that comes late soon gets as much as the others.
 #[test]
-fn who_begins_later_gets_its_part() {
+fn a_connection_that_begins_later_gets_its_part() {
     let mut world = World::open(4, WIRE, config(false));
     world.run(1000 * MS, 0..3);
     world.run(100 * MS, 0..4);

@@ -50,7 +50,7 @@ fn carry([from, to]: &mut [End<Xdp>; 2], frames: u32, patience: std::time::Durat
 }
 
 #[test]
-fn frames_come_to_who_polls_even_while_interrupts_are_off() {
+fn frames_come_to_a_poller_even_while_interrupts_are_off() {
     let Some(cable) = cable(1500) else { return };
     let config = Config { busy_poll: Some(BusyPoll { budget: BUDGET }), ..Config::default() };
     let Some(mut pair) = ends(&cable, GEOMETRY, &config) else { return };

@@ -137,7 +137,7 @@ fn what_this_host_sends_is_none_of_a_packet_sockets_on_any_kernel() {
 }
 
 #[test]
-fn who_may_open_packet_sockets_alone_gets_one_and_who_may_nothing_is_told_so() {
+fn with_a_right_to_packet_sockets_alone_one_is_opened_and_without_any_it_is_said() {
     let Some(cable) = cable(1500) else { return };
     let (arena, _) = Arena::new(GEOMETRY);
     let open = |capabilities| {

@@ -40,7 +40,7 @@ fn a_packet_that_is_there_is_noticed_without_a_sleep() {
 }
 
 #[test]
-fn a_packet_that_cannot_be_taken_wakes_nobody() {
+fn a_packet_that_cannot_be_taken_wakes_no_thread() {
     let Some(cable) = cable(1500) else { return };
     let [mut from, mut to] = cable.ends.each_ref().map(|it| End::raw(it, GEOMETRY, Filter::Llc).expect("root may"));
     (0..10).for_each(|number| assert!(from.send(&frame(number, 100), 100)));
@@ -54,7 +54,7 @@ fn a_packet_that_cannot_be_taken_wakes_nobody() {
 }
 
 #[test]
-fn who_waits_without_anything_coming_is_not_woken() {
+fn a_wait_is_not_ended_while_nothing_comes() {
     let Some(cable) = cable(1500) else { return };
     let Some([mut from, mut to]) = ends(&cable, GEOMETRY, &Config::default()) else { return };
     let mut raw =

@@ -156,7 +156,7 @@ fn concatenated_ones_are_separated() {
 
 /// X.224 §13.2.3: an unknown parameter is passed over in CR and an error elsewhere; of two alike the last one counts.
 #[test]
-fn parameters_that_nobody_knows_and_parameters_twice() {
+fn unknown_parameters_and_repeated_parameters() {
     let parse = |hexadecimal: &str| Tpdu::parse(&octets(hexadecimal), Format::Normal).map(|it| it.0.to_string());
     assert!(parse("0ae0000012344077020102").is_ok());
     assert_eq!(parse("0ad0123412344077020102"), Err(Malformed::Parameter { code: 0x77, at: 8 }));
