@@ -23,7 +23,7 @@ use underpass_tests::stage::Stage;
 
 /// What is run: a program of `tests/soak`, and the arguments behind the seed and the seconds.
 const PROGRAMS: &[(&str, &[&str])] =
-    &[("sets", &["both"]), ("sets", &["two"]), (PROCESSES, &[]), (DEATHS, &[]), (HOSTILE, &[])];
+    &[("sets", &["both"]), ("sets", &["two"]), (PROCESSES, &[]), ("executions", &[]), (DEATHS, &[]), (HOSTILE, &[])];
 /// What is run only where it is asked for by name: it wants minutes.
 const LONG: &[(&str, &[&str])] = &[("churn", &[])];
 /// The program whose last line says how many images could not go on with the library, and how many connections were reset for that.
