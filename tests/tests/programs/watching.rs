@@ -46,55 +46,14 @@ fn connections_are_listed_and_go_on() {
     let theirs = |side: &str| all.iter().filter(|it| it[side] == *peer).collect::<Vec<_>>();
     let (asking, serving) = (theirs("peer"), theirs("local"));
     assert_eq!((asking.len(), serving.len()), (2, 2), "{all:#?}");
-    for (rows, pid, full, empty) in [(&asking, client.pid(), "out", "in"), (&serving, server.pid(), "in", "out")] {
-        let (fast, young): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|it| it["out"]["path"] == "ring");
-        let ([fast], [young]) = (&fast[..], &young[..]) else { panic!("{all:#?}") };
-        assert_eq!(fast["in"]["path"], "ring", "{fast:#}");
-        assert_eq!(
-            (&fast["stage"], &fast["reason"], &fast["state"]),
-            (&"joined".into(), &Value::Null, &"ESTAB".into())
-        );
-        assert!((LARGE..LARGE + 200).contains(&fast[full]["unread"].as_u64().unwrap()), "{fast:#}");
-        assert_eq!(fast[empty]["unread"], 0, "{fast:#}");
-        let carried =
-            |way: &str| fast[way]["ring_bytes"].as_u64().unwrap() + fast[way]["kernel_bytes"].as_u64().unwrap();
-        assert_eq!(
-            (carried(full), carried(empty)),
-            (20_000 + if full == "out" { LARGE } else { 0 }, 20_000),
-            "{fast:#}"
-        );
-        assert!(fast["ring_size"].as_u64() >= Some(65536) && fast["waits"].is_u64() && fast["doorbells"].is_u64());
-        assert_eq!((&young["in"]["path"], &young["reason"]), (&"kernel".into(), &"young".into()), "{young:#}");
-        for row in [fast, young] {
-            let holders = row["processes"].as_array().unwrap();
-            assert_eq!((holders.len(), &holders[0]["pid"]), (1, &pid.into()), "{row:#}");
-            let fd = fs::read_link(format!("/proc/{pid}/fd/{}", holders[0]["fd"])).unwrap();
-            assert!(fd.to_string_lossy().starts_with("socket:["), "{row:#}");
-            assert!(holders[0]["name"].as_str().unwrap().starts_with("python"), "{row:#}");
-        }
-    }
+    assert_listed(&asking, client.pid(), "out", "in");
+    assert_listed(&serving, server.pid(), "in", "out");
     let text = String::from_utf8(ss(&[]).stdout).unwrap();
     assert!(text.starts_with("LOCAL ") && text.matches(&peer).count() == 4, "{text}");
     others_see_nothing(&stage, &peer);
     let metrics = Metrics::listen();
-    for (pid, sent, received) in [(client.pid(), 20_000 + LARGE, 20_000), (server.pid(), 20_000, 20_000)] {
-        let text = metrics.scrape();
-        let of = |name: &str, label: &str| sum(&text, name, &[&format!("pid=\"{pid}\""), label]);
-        let bytes = |direction: &str| of("underpass_bytes_total", &format!("direction=\"{direction}\""));
-        assert_eq!((bytes("sent"), bytes("received")), (sent as f64, received as f64), "{text}");
-        assert!(
-            of("underpass_bytes_total", "path=\"ring\"") > of("underpass_bytes_total", "path=\"kernel\""),
-            "{text}"
-        );
-        let paths = ["ring", "mixed", "kernel"].map(|path| of("underpass_connections", &format!("path=\"{path}\"")));
-        assert_eq!(paths, [1.0, 0.0, 1.0], "{text}");
-        assert_eq!(of("underpass_kernel_connections", "reason=\"young\""), 1.0, "{text}");
-        let unread = of(
-            "underpass_unread_bytes",
-            if pid == client.pid() { "direction=\"sent\"" } else { "direction=\"received\"" },
-        );
-        assert!(unread >= LARGE as f64, "{text}");
-    }
+    assert_counted(&metrics.scrape(), client.pid(), [20_000 + LARGE, 20_000], "sent");
+    assert_counted(&metrics.scrape(), server.pid(), [20_000, 20_000], "received");
     let once = Command::new(library::command()).arg("metrics").output().unwrap();
     let once = String::from_utf8(once.stdout).unwrap();
     assert_eq!(
@@ -115,6 +74,41 @@ fn connections_are_listed_and_go_on() {
     server.stop(libc::SIGTERM);
     stage.run.assert_fast("python3");
     stage.finish();
+}
+
+/// The connections of process `pid`, one fast and one young. The fast one has much unread in the direction `full`.
+fn assert_listed(rows: &[&Value], pid: u32, full: &str, empty: &str) {
+    let (fast, young): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|it| it["out"]["path"] == "ring");
+    let ([fast], [young]) = (&fast[..], &young[..]) else { panic!("{rows:#?}") };
+    assert_eq!(fast["in"]["path"], "ring", "{fast:#}");
+    assert_eq!((&fast["stage"], &fast["reason"], &fast["state"]), (&"joined".into(), &Value::Null, &"ESTAB".into()));
+    assert!((LARGE..LARGE + 200).contains(&fast[full]["unread"].as_u64().unwrap()), "{fast:#}");
+    assert_eq!(fast[empty]["unread"], 0, "{fast:#}");
+    let carried = |way: &str| fast[way]["ring_bytes"].as_u64().unwrap() + fast[way]["kernel_bytes"].as_u64().unwrap();
+    assert_eq!((carried(full), carried(empty)), (20_000 + if full == "out" { LARGE } else { 0 }, 20_000), "{fast:#}");
+    assert!(fast["ring_size"].as_u64() >= Some(65536) && fast["waits"].is_u64() && fast["doorbells"].is_u64());
+    assert_eq!((&young["in"]["path"], &young["reason"]), (&"kernel".into(), &"young".into()), "{young:#}");
+    for row in [fast, young] {
+        let holders = row["processes"].as_array().unwrap();
+        assert_eq!((holders.len(), &holders[0]["pid"]), (1, &pid.into()), "{row:#}");
+        let fd = fs::read_link(format!("/proc/{pid}/fd/{}", holders[0]["fd"])).unwrap();
+        assert!(fd.to_string_lossy().starts_with("socket:["), "{row:#}");
+        assert!(holders[0]["name"].as_str().unwrap().starts_with("python"), "{row:#}");
+    }
+}
+
+/// The same in the metrics `text`; the process has `sent` and `received` so many bytes, and there is much unread in the
+/// direction `full`.
+fn assert_counted(text: &str, pid: u32, [sent, received]: [u64; 2], full: &str) {
+    let of = |name: &str, label: &str| sum(text, name, &[&format!("pid=\"{pid}\""), label]);
+    let bytes = |direction: &str| of("underpass_bytes_total", &format!("direction=\"{direction}\""));
+    assert_eq!((bytes("sent"), bytes("received")), (sent as f64, received as f64), "{text}");
+    assert!(of("underpass_bytes_total", "path=\"ring\"") > of("underpass_bytes_total", "path=\"kernel\""), "{text}");
+    let paths = ["ring", "mixed", "kernel"].map(|path| of("underpass_connections", &format!("path=\"{path}\"")));
+    assert_eq!(paths, [1.0, 0.0, 1.0], "{text}");
+    assert_eq!(of("underpass_kernel_connections", "reason=\"young\""), 1.0, "{text}");
+    let unread = of("underpass_unread_bytes", &format!("direction=\"{full}\""));
+    assert!(unread >= LARGE as f64, "{text}");
 }
 
 #[test]
@@ -402,13 +396,6 @@ fn a_pinned_connection_stays_down_until_it_is_let_go_of() {
         let it = row(fd);
         ["out", "in", "reason"].map(|key| it[key].get("path").unwrap_or(&it[key]).as_str().unwrap_or("").to_string())
     };
-    let said = |arguments: &[&str], code: i32| {
-        let output = underpass(arguments);
-        let text = [&output.stdout[..], &output.stderr].concat();
-        let text = String::from_utf8(text).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
-        text
-    };
 
     // Never used.
     let ends = lead("open");
@@ -452,27 +439,39 @@ fn a_pinned_connection_stays_down_until_it_is_let_go_of() {
     lead("exchange 0 1");
     assert_eq!(paths(&ends[1]), ["ring", "ring", ""]);
 
-    // Wrong use.
+    refuse_wrong_use(&pid, &lead("listener")[0]);
+    drop(leader);
+    assert_eq!(program.succeed(Duration::from_secs(20)), "");
+    stage.run.assert_fast("python3");
+    stage.finish();
+}
+
+/// What `underpass` says when it ends with `code`.
+fn said(arguments: &[&str], code: i32) -> String {
+    let output = underpass(arguments);
+    let text = String::from_utf8([&output.stdout[..], &output.stderr].concat()).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+    text
+}
+
+/// `pid` has the descriptor `listener` of a listener.
+fn refuse_wrong_use(pid: &str, listener: &str) {
     let me = std::process::id().to_string();
     for (arguments, text) in [
         (&["pin", "4294967295", "3"][..], "there is no process 4294967295; `underpass ss` lists"),
         (&["pin", &me, "0"], "does not run under Underpass"),
-        (&["unpin", &pid, "1000"], "has no descriptor 1000; `underpass ss` lists"),
-        (&["pin", &pid, "0"], "is no connection but /"),
-        (&["pin", &pid, &lead("listener")[0]], "is a socket, but not of a TCP connection (it may listen"),
-        (&["pin", &pid], "required arguments were not provided"),
-        (&["pin", "--all", &pid, "3"], "cannot be used with"),
-        (&["pin", &pid, "3", "--wait", "-1"], "from 0 to 3600"),
-        (&["pin", &pid, "3", "--wait", "long"], "from 0 to 3600"),
+        (&["unpin", pid, "1000"], "has no descriptor 1000; `underpass ss` lists"),
+        (&["pin", pid, "0"], "is no connection but /"),
+        (&["pin", pid, listener], "is a socket, but not of a TCP connection (it may listen"),
+        (&["pin", pid], "required arguments were not provided"),
+        (&["pin", "--all", pid, "3"], "cannot be used with"),
+        (&["pin", pid, "3", "--wait", "-1"], "from 0 to 3600"),
+        (&["pin", pid, "3", "--wait", "long"], "from 0 to 3600"),
         (&["unpin", "me", "3"], "invalid value 'me'"),
     ] {
         let complaint = said(arguments, 2);
         assert!(complaint.contains(text), "{arguments:?}: {complaint}");
     }
-    drop(leader);
-    assert_eq!(program.succeed(Duration::from_secs(20)), "");
-    stage.run.assert_fast("python3");
-    stage.finish();
 }
 
 /// `underpass metrics --listen`, ended when dropped.

@@ -175,12 +175,9 @@ mod tests {
         has_segment(process_id(), id).unwrap()
     }
 
-    // The process keeps one tap for all its threads, so all of this is one test.
-    #[test]
-    fn it_is_kept_until_it_is_let_go_of_or_its_maker_is_gone() {
-        let _alone = ALONE.lock();
-        let_go();
-        let (mut end, pids) = ([0; 2], &mut [0; 2]);
+    /// A tap, its maker and another child, which both live until they are killed, and a pipe that they have.
+    fn made_and_shared() -> (Name, [i32; 2], [i32; 2]) {
+        let (mut end, mut pids) = ([0; 2], [0; 2]);
         // SAFETY: two descriptors are written, and the child calls nothing that needs other threads.
         let name = unsafe {
             assert_eq!(libc::pipe(end.as_mut_ptr()), 0);
@@ -202,6 +199,15 @@ mod tests {
             assert_eq!(libc::read(end[0], (&raw mut word).cast(), 8), 8);
             Name::of(word).unwrap()
         };
+        (name, pids, end)
+    }
+
+    // The process keeps one tap for all its threads, so all of this is one test.
+    #[test]
+    fn it_is_kept_until_it_is_let_go_of_or_its_maker_is_gone() {
+        let _alone = ALONE.lock();
+        let_go();
+        let (name, pids, end) = made_and_shared();
         assert!(!has(name.id));
         let kill = |pid| {
             // SAFETY: a child of this test's own.

@@ -333,26 +333,7 @@ impl Bench {
                 });
                 assert_eq!(told, expected);
             }
-            Step::TellAll => {
-                let mut told = Vec::new();
-                set.tell_all(|fd, change| {
-                    told.push((fd, change));
-                    self.interrupted();
-                });
-                told.sort_unstable();
-                // If a handler closes a descriptor meanwhile, the kernel need not be told of it.
-                let closed: Vec<i32> = self.closed.borrow().iter().map(|it| it.fd).collect();
-                let expected: Vec<_> = FDS.filter_map(|fd| self.model.tell(fd)).collect();
-                assert!(expected.iter().all(|it| told.contains(it)), "{told:?} {expected:?}");
-                assert!(told.iter().all(|it| expected.contains(it) || closed.contains(&it.0)), "{told:?} {expected:?}");
-                for (fd, change) in told {
-                    match change {
-                        Some(_) => self.model.known.get_mut(&fd).into_iter().for_each(|it| it.kernel = Kernel::Same),
-                        None => self.model.remove(fd),
-                    }
-                }
-                assert!(!set.is_stale());
-            }
+            Step::TellAll => self.tell_all(),
             Step::Activate(fd) => {
                 set.activate(fd);
                 self.model.activate(fd);
@@ -361,28 +342,8 @@ impl Bench {
                 set.remove(fd);
                 self.model.remove(fd);
             }
-            Step::Close { fd, last } => {
-                if last {
-                    self.model.ours_mut(fd).into_iter().for_each(|it| it.ended = true);
-                    set.with_item(fd, |item| {
-                        item.set_ended();
-                        self.interrupted();
-                    });
-                    // What handlers have put off is done as soon as nobody is inside.
-                    self.model_hears();
-                }
-                table::next_generation(fd);
-            }
-            Step::Adopt { fd, heir } => {
-                set.adopt(fd, heir);
-                let from = self.model.current(fd).filter(|it| it.kernel != Kernel::Removed).cloned();
-                if let Some(it) = from.filter(|_| self.model.current(heir).is_none()) {
-                    self.model.put(heir, it.events, it.data, it.foreign);
-                    let kept = self.model.known.get_mut(&heir).unwrap();
-                    (kept.adopted, kept.disarmed) = (true, it.disarmed);
-                    self.model.activate(heir);
-                }
-            }
+            Step::Close { fd, last } => self.close(fd, last),
+            Step::Adopt { fd, heir } => self.adopt(fd, heir),
             Step::ForgetClosed(data) => {
                 set.forget_closed(data);
                 let is_closed =
@@ -398,22 +359,73 @@ impl Bench {
                 });
                 self.model.ours_mut(fd).into_iter().for_each(|it| (it.disarmed, it.kicked) = (disarmed, kicked));
             }
-            Step::Scan { ref verdicts, in_turn } => {
-                let mut shown = Vec::new();
-                let look = |fd: i32, _: &mut Item, _: &mut Joining<'_>| {
-                    shown.push(fd);
-                    self.interrupted();
-                    self.assert_foreseen();
-                    verdicts[(shown.len() - 1) % verdicts.len()]
-                };
-                if in_turn {
-                    set.scan_in_turn(look)
-                } else {
-                    set.scan(look)
-                }
-                assert_eq!(shown, self.model.scan(verdicts, in_turn, &self.closed.borrow()));
+            Step::Scan { ref verdicts, in_turn } => self.scan(verdicts, in_turn),
+        }
+    }
+
+    fn tell_all(&mut self) {
+        let set = self.set;
+        let mut told = Vec::new();
+        set.tell_all(|fd, change| {
+            told.push((fd, change));
+            self.interrupted();
+        });
+        told.sort_unstable();
+        // If a handler closes a descriptor meanwhile, the kernel need not be told of it.
+        let closed: Vec<i32> = self.closed.borrow().iter().map(|it| it.fd).collect();
+        let expected: Vec<_> = FDS.filter_map(|fd| self.model.tell(fd)).collect();
+        assert!(expected.iter().all(|it| told.contains(it)), "{told:?} {expected:?}");
+        assert!(told.iter().all(|it| expected.contains(it) || closed.contains(&it.0)), "{told:?} {expected:?}");
+        for (fd, change) in told {
+            match change {
+                Some(_) => self.model.known.get_mut(&fd).into_iter().for_each(|it| it.kernel = Kernel::Same),
+                None => self.model.remove(fd),
             }
         }
+        assert!(!set.is_stale());
+    }
+
+    fn close(&mut self, fd: i32, last: bool) {
+        let set = self.set;
+        if last {
+            self.model.ours_mut(fd).into_iter().for_each(|it| it.ended = true);
+            set.with_item(fd, |item| {
+                item.set_ended();
+                self.interrupted();
+            });
+            // What handlers have put off is done as soon as nobody is inside.
+            self.model_hears();
+        }
+        table::next_generation(fd);
+    }
+
+    fn adopt(&mut self, fd: i32, heir: i32) {
+        let set = self.set;
+        set.adopt(fd, heir);
+        let from = self.model.current(fd).filter(|it| it.kernel != Kernel::Removed).cloned();
+        if let Some(it) = from.filter(|_| self.model.current(heir).is_none()) {
+            self.model.put(heir, it.events, it.data, it.foreign);
+            let kept = self.model.known.get_mut(&heir).unwrap();
+            (kept.adopted, kept.disarmed) = (true, it.disarmed);
+            self.model.activate(heir);
+        }
+    }
+
+    fn scan(&mut self, verdicts: &[Scan], in_turn: bool) {
+        let set = self.set;
+        let mut shown = Vec::new();
+        let look = |fd: i32, _: &mut Item, _: &mut Joining<'_>| {
+            shown.push(fd);
+            self.interrupted();
+            self.assert_foreseen();
+            verdicts[(shown.len() - 1) % verdicts.len()]
+        };
+        if in_turn {
+            set.scan_in_turn(look)
+        } else {
+            set.scan(look)
+        }
+        assert_eq!(shown, self.model.scan(verdicts, in_turn, &self.closed.borrow()));
     }
 
     fn assert_alike(&self) {
