@@ -126,8 +126,7 @@ impl Port<'_> {
         if self.end.is_away() {
             // This comes first: a sender that sees this end back finds no mark that this end takes back.
             self.take_mark_back();
-            let untouched = self.read_position().is_some_and(|(read, _)| read == self.kernel_position());
-            self.read_on(untouched);
+            self.read_on();
         }
         // This comes second: what is to be repaired depends on where this end reads.
         self.repair_after(entered);
@@ -162,12 +161,12 @@ impl Port<'_> {
         sending.lock.exit(entered);
     }
 
-    /// This end, whose socket nobody else has read if it is `untouched`, goes back to the ring.
-    pub(super) fn read_on(&self, untouched: bool) {
+    /// This end goes back to the ring, unless somebody else has read the socket.
+    pub(super) fn read_on(&self) {
         let reading = &self.end.reading;
         let flags = &self.channel.incoming().flags;
-        if !untouched {
-            // A process without the library has read the socket meanwhile, or the connection is over.
+        if !self.is_untouched() {
+            // A process without the library has.
             flags.waiting.fetch_or(LEFT, SeqCst);
             reading.set_whereabouts(Whereabouts::Left);
             return;

@@ -17,7 +17,7 @@ use crate::reason::Reason;
 use crate::ring::{self, Place, Record, Sender};
 use crate::sync::{AtomicU64, Relaxed, Release};
 use crate::vector::Cursor;
-use crate::words::{ALONE, AWAY, CLOSED, Direction, NO_MORE_BELLS};
+use crate::words::{ALONE, AWAY, CLOSED};
 
 /// How long what was given back is awaited. It lies in the kernel's send buffer, and this end takes it as it comes.
 const GIVEN_WITHIN_US: u64 = 2_000_000;
@@ -112,20 +112,8 @@ impl Port<'_> {
         if is_in_ring && self.pass_given(self.place()).is_none() || !self.end_copy(unread) {
             return false;
         }
-        self.read_on(self.is_untouched());
+        self.read_on();
         reading.whereabouts() == Whereabouts::Here
-    }
-
-    /// Whether nobody else has read the socket. The connection may be over.
-    fn is_untouched(&self) -> bool {
-        let (counters, queued) = (kernel::counters(self.fd), kernel::inq(self.fd));
-        let (Ok(counters), Ok(queued)) = (counters, queued) else { return false };
-        let ahead = counters.received.wrapping_sub(u64::from(queued)).wrapping_sub(self.kernel_position());
-        // The other end's FIN counts as a byte.
-        match counters.state {
-            kernel::CLOSED => ahead <= 1,
-            state => ahead == u64::from(kernel::has_fin(state)),
-        }
     }
 
     /// No other end has the copy: this one sends by the kernel for good.
@@ -208,12 +196,7 @@ impl Port<'_> {
     /// The kernel has reported a reset, and the sender has put nothing on the kernel path since the copy was made. Whether a doorbell
     /// alone is the cause: the sender's process was killed with nothing unread but that. See [`Port::judge_reset`].
     fn is_reset_by_bell(&self) -> bool {
-        let Direction { flags, head, sender } = self.channel.outgoing();
-        let bells = (sender.announced.load(Relaxed) & !NO_MORE_BELLS).saturating_sub(head.bells_taken.load(Relaxed));
-        let sent = kernel::counters(self.fd).map(|it| it.sent_once + u64::from(it.unsent));
-        self.end.reading.copied.load(Relaxed) & HAD_ALL != 0
-            && bells > 0
-            && sent == Ok(flags.position.load(Relaxed).wrapping_add(bells))
+        self.end.reading.copied.load(Relaxed) & HAD_ALL != 0 && self.awaits_answer() && self.has_taken_all_but_bells()
     }
 
     /// Passes the next piece, from `place` on. `None` if something else has come.
