@@ -183,7 +183,7 @@ fn an_image_does_not_take_other_bytes_for_those_in_its_copy() {
 /// not tell the two apart, and if a connection that is over counts as one that others have read.
 #[test]
 fn a_killed_sender_leaves_all_of_its_stream_to_an_image() {
-    for had_all in [true, false] {
+    for (had_all, has_channel) in [(true, true), (true, false), (false, true), (false, false)] {
         let (it, left) = some_left_unread();
         let (sender, reader) = (it.port(0), it.port(1));
         assert!(reader.can_wake());
@@ -192,13 +192,22 @@ fn a_killed_sender_leaves_all_of_its_stream_to_an_image() {
         if !had_all {
             assert_eq!(send(&reader, b"unread"), Ok(6));
         }
-        let (port, goes_on) = it.reader_in_copy(|| {
+        let dies = || {
             assert_eq!(kernel::inq(sender.fd), Ok(1), "a doorbell");
             kernel::reset(sender.fd);
-        });
-        assert!(goes_on);
+        };
+        let port = if has_channel {
+            assert_eq!(reader.go_away(|| true), Departure::Gone);
+            dies();
+            reader.come_back();
+            reader
+        } else {
+            let (port, goes_on) = it.reader_in_copy(dies);
+            assert!(goes_on);
+            port
+        };
         let end = if had_all { Ok(0) } else { Err(Errno(libc::ECONNRESET)) };
-        assert!(receive_all(port) == (left, end), "{had_all}");
+        assert!(receive_all(port) == (left, end), "{had_all} {has_channel}");
     }
 }
 
