@@ -69,8 +69,13 @@ impl Lock {
             if round > 0 {
                 clock::nap(100);
             }
-            self.owner.compare_exchange(0, me, Acquire, Relaxed).is_ok()
+            self.enter_at_once(me)
         })
+    }
+
+    /// Enters as thread `me` if no thread is inside, without waiting.
+    pub fn enter_at_once(&self, me: u32) -> bool {
+        self.owner.compare_exchange(0, me, Acquire, Relaxed).is_ok()
     }
 
     /// Keeps every other thread from what it guards until [`Lock::let_in`], also a thread that sleeps inside, should it

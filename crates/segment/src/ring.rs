@@ -535,6 +535,12 @@ impl Sender<'_> {
         self.ring.record(self.hole[0].load(Relaxed))
     }
 
+    /// Whether nothing is in the ring but, at most, the mark of going down that was put there last.
+    pub fn has_only_mark(&self) -> bool {
+        let (head, tail, last) = (self.head.load(Acquire), self.tail.load(Relaxed), self.hole[0].load(Relaxed));
+        head == tail || head == last && step(last, 2 * HEADER) == tail
+    }
+
     /// Takes back a mark of going down behind which nothing was put. False if the reader passes it.
     pub fn take_mark_back(&self) -> bool {
         let at = self.hole[0].load(Relaxed);

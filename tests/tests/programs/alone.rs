@@ -40,3 +40,25 @@ fn the_other_end_is_gone() {
     }
     stage.finish();
 }
+
+/// One end has shut down its half, and the other has read to the end of that. Fails if an end that has left its ring does not go on
+/// without a channel.
+#[test]
+fn both_ends_execute_when_one_has_shut_down_its_half() {
+    let Some((stage, [program, _])) = scene() else { return };
+    for delay in ["0", "20"] {
+        stage.start(stage.tuned(&program, ["half", delay, "100"], AT_ONCE)).succeed(LIMIT);
+    }
+    stage.finish();
+}
+
+/// The other end's kernel resets the connection, because of a doorbell; where this end has shut down its half, the stream ends. Fails
+/// if the image takes a reset for other bytes, or if nothing goes along where a half is shut down.
+#[test]
+fn the_other_end_is_killed_meanwhile() {
+    let Some((stage, [program, _])) = scene() else { return };
+    for count in ["1", "9", "60"] {
+        stage.start(stage.tuned(&program, ["meanwhile", count, "5"], AT_ONCE)).succeed(LIMIT);
+    }
+    stage.finish();
+}

@@ -302,11 +302,14 @@ impl Connection {
             }
             return;
         }
-        if self.end.is_away() && self.end.was_given(self.fd, carried.left_behind) {
-            // Both ends have let go of the channel, and nothing was left in it: everything goes by the kernel path.
-            self.end.stay_away();
-        } else if carried.has_copy() && self.go_on_in_copy(carried) {
-            return;
+        // Where both ends have let go of the channel, and nothing was left in it, everything goes by the kernel path.
+        let is_plain = self.end.stay_away(self.fd, carried.left_behind);
+        if !is_plain && carried.has_copy() {
+            if self.go_on_in_copy(carried) {
+                return;
+            }
+            // Nor is what came along read by anybody.
+            self.end.advance(Stage::Broken);
         }
         if self.way() == Way::Broken {
             // The bytes in its channel are lost, and neither end is to wait for them.

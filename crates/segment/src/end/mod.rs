@@ -11,6 +11,7 @@ mod watching;
 
 pub use gate::Gate;
 pub use owners::{IMAGE_WITHIN_NS, Owners};
+pub(crate) use reading::{GIVEN_FIRST, HAD_ALL};
 pub use reading::{Reading, Resting, Whereabouts};
 pub use sending::{NO_PIECE, Sending};
 
@@ -226,11 +227,22 @@ impl End {
     /// Whether both directions are on the kernel path for good, and this end has taken all that the library had of the
     /// stream. Then nothing is lost with the channel.
     pub fn needs_no_channel(&self) -> bool {
+        self.is_pinned() && self.has_left_nothing()
+    }
+
+    /// Whether both directions are on the kernel path, and this end, which is away from its ring or has left it, has left nothing there
+    /// that the sender would not put on the kernel path before it lets go of the channel.
+    pub(crate) fn has_left_nothing(&self) -> bool {
         let reading = &self.reading;
-        reading.whereabouts() != Whereabouts::Here
+        let is_in_kernel = match reading.whereabouts() {
+            Whereabouts::Here => false,
+            Whereabouts::Left => true,
+            // A killed sender gives nothing back.
+            Whereabouts::AwayFromKernel | Whereabouts::AwayFromRing => reading.left.load(Relaxed) == 0,
+        };
+        is_in_kernel
             && reading.to_discard() == 0
             && reading.stash.load(Relaxed) == 0
-            && self.is_pinned()
             && self.sending.fast.load(Relaxed) == 0
     }
 

@@ -54,6 +54,10 @@ laid_out! {
         pub stash: AtomicU32,
         /// A [`Whereabouts`].
         whereabouts: AtomicU8,
+        /// Of an end whose channel is a copy: bits [`GIVEN_FIRST`] and [`HAD_ALL`].
+        pub(crate) copied: AtomicU8,
+        /// Bytes that were unread in the ring when this end last went away.
+        pub(crate) left: AtomicU64,
         /// An error of the kernel socket that came before the ring was empty.
         pub error: AtomicI32,
         /// Mean of the last waits, in ticks, times 8.
@@ -77,6 +81,12 @@ laid_out! {
         pub kernel_bytes: AtomicU64,
     }
 }
+
+/// Bit of [`Reading::copied`]: what the sender has given back comes by the kernel, between what lies there before the mark of going up
+/// and what follows, and is in the ring as well.
+pub(crate) const GIVEN_FIRST: u8 = 1;
+/// Bit of [`Reading::copied`]: when the copy was made, the other end had taken from its ring all that this end had put there.
+pub(crate) const HAD_ALL: u8 = 2;
 
 /// Where a reader is. Its waiting flag says so too, in the channel, which may be gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

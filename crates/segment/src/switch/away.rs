@@ -63,13 +63,28 @@ impl Port<'_> {
             }
             let from_ring = reading.fast.swap(0, Relaxed) != 0;
             reading.set_whereabouts(if from_ring { Whereabouts::AwayFromRing } else { Whereabouts::AwayFromKernel });
-            (Departure::Gone, self.left_behind())
+            let left = self.left_behind();
+            reading.left.store(left, Relaxed);
+            (Departure::Gone, left)
         });
         if departure == Departure::Gone {
-            // A mark alone wakes no sender, and the image may wait for what is unread.
-            self.go_down_for_now(Reason::Young, unread > 0);
+            self.go_down_away(unread);
         }
         departure
+    }
+
+    /// This end, which is away, goes down. A mark alone wakes no sender that sleeps, and the image may wait for what is `unread`. A
+    /// sender that does not sleep looks at the flag with its next call: a doorbell that it does not take would make its kernel reset
+    /// the connection if its process is killed.
+    fn go_down_away(&self, unread: u64) {
+        let is_asleep = || unread > 0 && self.reader_may_sleep();
+        let wakes = is_asleep();
+        self.go_down_for_now(Reason::Young, wakes);
+        // In this order: a reader that goes to sleep raises its flag, then looks for the mark.
+        if !wakes && is_asleep() {
+            self.take_mark_back();
+            self.go_down_for_now(Reason::Young, true);
+        }
     }
 
     /// Bytes that were unread in the ring when this end went [away](Port::go_away).
@@ -146,12 +161,12 @@ impl Port<'_> {
         sending.lock.exit(entered);
     }
 
-    fn read_on(&self) {
+    /// This end goes back to the ring, unless somebody else has read the socket.
+    pub(super) fn read_on(&self) {
         let reading = &self.end.reading;
         let flags = &self.channel.incoming().flags;
-        let untouched = self.read_position().is_some_and(|(read, _)| read == reading.kernel_position());
-        if !untouched {
-            // A process without the library has read the socket meanwhile, or the connection is over.
+        if !self.is_untouched() {
+            // A process without the library has.
             flags.waiting.fetch_or(LEFT, SeqCst);
             reading.set_whereabouts(Whereabouts::Left);
             return;
@@ -228,18 +243,22 @@ impl End {
 
     /// Whether the kernel has received `left_behind` bytes since the reader of socket `fd` went away, so that the
     /// sender has given them back.
-    pub fn was_given(&self, fd: i32, left_behind: u64) -> bool {
+    fn was_given(&self, fd: i32, left_behind: u64) -> bool {
         let position = self.reading.kernel_position();
         let Ok(counters) = kernel::counters(fd) else { return false };
-        // The other end's FIN counts as a byte.
-        let ended = kernel::has_fin(counters.state);
+        // The other end's FIN counts as a byte, and nothing tells whether it has come where the connection is over.
+        let ended = kernel::has_fin(counters.state) || counters.state == kernel::CLOSED;
         position.checked_add(left_behind).is_some_and(|all| counters.received >= all + u64::from(ended))
     }
 
-    /// The channel is gone, and no longer needed: the connection is plain TCP.
-    pub fn stay_away(&self) {
-        if self.is_away() {
+    /// The channel is gone. Whether nothing was left in it, or `left_behind` bytes that were given back to socket `fd` since. Then the
+    /// connection is plain TCP from now on.
+    pub fn stay_away(&self, fd: i32, left_behind: u64) -> bool {
+        let has_all = self.has_left_nothing() || self.is_away() && self.was_given(fd, left_behind);
+        if has_all {
+            self.reading.set_whereabouts(Whereabouts::Left);
             self.pin_sending();
         }
+        has_all
     }
 }

@@ -40,6 +40,10 @@ impl Port<'_> {
     /// ns) at most. True if plain sends and [`Port::receive_by`] suffice from now on. What is unread may stay in the
     /// ring if the program's waits look there (`is_seen`).
     pub fn confine(&self, until: u64, is_seen: bool) -> bool {
+        if self.is_given_first() {
+            // That would take system calls.
+            self.break_off();
+        }
         self.leave_if_read(until);
         let mut left = if self.is_absent() { LeftRing::Empty } else { self.leave_and_give(until) };
         if left == LeftRing::No && is_seen {

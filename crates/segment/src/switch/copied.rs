@@ -8,10 +8,11 @@
 #![allow(unsafe_code, reason = "receives into a buffer of its own, and copies out of the ring")]
 
 use super::give::PIECE;
-use super::{AGAIN, Port, micros};
+use super::{AGAIN, BROKEN, Port, micros};
 use crate::clock::{nap, ticks};
-use crate::end::{NO_PIECE, Whereabouts};
+use crate::end::{GIVEN_FIRST, HAD_ALL, NO_PIECE, Whereabouts};
 use crate::kernel;
+use crate::raw::Errno;
 use crate::reason::Reason;
 use crate::ring::{self, Place, Record, Sender};
 use crate::sync::{AtomicU64, Relaxed, Release};
@@ -26,8 +27,10 @@ const GIVEN_WITHIN_US: u64 = 2_000_000;
 enum Given {
     /// A piece of it.
     Some,
-    /// Nothing, and the sender is gone.
+    /// Nothing, and the sender is gone: the stream has ended.
     NoMore,
+    /// Nothing, and the sender is gone, as this error says.
+    Failed(Errno),
     /// Nothing yet.
     Later,
 }
@@ -90,15 +93,27 @@ impl Port<'_> {
     /// and all else goes by the kernel. False if some of the bytes are lost.
     pub fn go_on_in_copy(&self, unread: Unread) -> bool {
         kernel::undisturbed(|| {
+            let had_all = self.other_has_had_all();
             self.let_nobody_receive();
-            if self.end.is_away() {
-                // The sender that was giving back is gone.
-                self.channel.incoming().flags.waiting.store(AWAY, Relaxed);
-            }
-            let goes_on = !self.end.is_away() || self.pass_given().is_some_and(|()| self.end_copy(unread));
+            let goes_on = !self.end.is_away() || self.come_back_to_copy(unread, had_all);
             self.come_back();
             goes_on
         })
+    }
+
+    /// The same for an end that was away. If it read the kernel path before, what was given back is passed once it comes to the ring.
+    fn come_back_to_copy(&self, unread: Unread, had_all: bool) -> bool {
+        let reading = &self.end.reading;
+        // The sender that was giving back is gone.
+        self.channel.incoming().flags.waiting.store(AWAY, Relaxed);
+        let is_in_ring = reading.whereabouts() == Whereabouts::AwayFromRing;
+        let given_first = if is_in_ring { 0 } else { GIVEN_FIRST };
+        reading.copied.store(given_first | if had_all { HAD_ALL } else { 0 }, Relaxed);
+        if is_in_ring && self.pass_given(self.place()).is_none() || !self.end_copy(unread) {
+            return false;
+        }
+        self.read_on();
+        reading.whereabouts() == Whereabouts::Here
     }
 
     /// No other end has the copy: this one sends by the kernel for good.
@@ -121,26 +136,67 @@ impl Port<'_> {
         self.channel.incoming().flags.giver.store(0, Relaxed);
     }
 
+    /// This end, which comes to the ring of its copy at position `head`, passes first what was given back. Returns where it reads on:
+    /// at the end of the ring, with an error, if some of the bytes are lost.
+    pub(super) fn pass_given_first(&self, head: u64) -> u64 {
+        let goes_on = self.pass_given(Place { head, consumed: 0 }).is_some();
+        self.end.reading.copied.fetch_and(!GIVEN_FIRST, Relaxed);
+        if goes_on {
+            return head;
+        }
+        self.end.set_reason(Reason::HandOver);
+        self.end.keep_error(BROKEN);
+        kernel::reset(self.fd);
+        self.down_behind(head).map_or_else(
+            || {
+                self.break_off();
+                head
+            },
+            |(at, _)| at,
+        )
+    }
+
+    /// Whether what the kernel has before the ring is followed there by what is in the ring as well.
+    pub(super) fn is_given_first(&self) -> bool {
+        self.end.reading.copied.load(Relaxed) & GIVEN_FIRST != 0
+    }
+
     /// A sender that has let go of the channel while this end was away has put on the kernel path all that is unread, unless
-    /// it was killed before. This passes what has come of that, because all of it is in the copy. `None` if that cannot
-    /// be.
-    fn pass_given(&self) -> Option<()> {
+    /// it was killed before. This passes what has come of that, because all of it is in the copy, from `place` on. `None` if
+    /// that cannot be.
+    fn pass_given(&self, mut place: Place) -> Option<()> {
         let began = ticks();
-        let mut place = match self.front_from(self.place().head).ok()? {
-            (at, mark @ Record::Up(_)) => Place { head: self.incoming().behind(at, mark), consumed: 0 },
-            _ => self.place(),
-        };
-        let is_in_ring = self.end.reading.whereabouts() == Whereabouts::AwayFromRing;
+        let mut was_given = false;
         while ring::unread(&self.incoming(), place).ok()? > 0 {
-            let passed = if is_in_ring { self.pass_given_piece(&mut place)? } else { self.is_none_given()? };
-            match passed {
-                Given::Some => {}
+            match self.pass_given_piece(&mut place)? {
+                Given::Some => was_given = true,
                 Given::NoMore => break,
+                Given::Failed(error) => {
+                    // Behind what it gave back the sender may have sent more, which the reset has lost.
+                    if was_given || !self.is_reset_by_bell() {
+                        self.end.keep_error(error);
+                    }
+                    break;
+                }
                 Given::Later if ticks().wrapping_sub(began) > micros(GIVEN_WITHIN_US) => return None,
                 Given::Later => nap(50),
             }
         }
         Some(())
+    }
+
+    /// Whether the other end had taken from its ring, before the copy was made, all that this end has put there, and has not closed
+    /// its socket.
+    fn other_has_had_all(&self) -> bool {
+        let flags = &self.channel.outgoing().flags;
+        let is_open = flags.closed.load(Relaxed) | flags.resets.load(Relaxed) == 0;
+        is_open && !self.sends_fast() && self.sender().has_only_mark()
+    }
+
+    /// The kernel has reported a reset, and the sender has put nothing on the kernel path since the copy was made. Whether a doorbell
+    /// alone is the cause: the sender's process was killed with nothing unread but that. See [`Port::judge_reset`].
+    fn is_reset_by_bell(&self) -> bool {
+        self.end.reading.copied.load(Relaxed) & HAD_ALL != 0 && self.awaits_answer() && self.has_taken_all_but_bells()
     }
 
     /// Passes the next piece, from `place` on. `None` if something else has come.
@@ -155,20 +211,12 @@ impl Port<'_> {
             Ok(0) => return Some(Given::NoMore),
             Ok(got) => got,
             Err(AGAIN) => return Some(Given::Later),
+            Err(error @ Errno(libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT)) => return Some(Given::Failed(error)),
             Err(_) => return None,
         };
         self.end.reading.kernel.fetch_add(got as u64, Relaxed);
         *place = ring::copy_out(&self.incoming(), *place, &mut Cursor::discarding(got)).ok()?.0;
         (came[..got] == copied[..got]).then_some(Given::Some)
-    }
-
-    /// The same where data comes first that this end has not read yet: that must be all.
-    fn is_none_given(&self) -> Option<Given> {
-        let Record::Up(up) = self.front_from(self.place().head).ok()?.1 else { return None };
-        let counters = kernel::counters(self.fd).ok()?;
-        let ended = kernel::has_fin(counters.state);
-        let is_more = counters.received.saturating_sub(u64::from(ended)) > up;
-        (!is_more).then_some(if ended { Given::NoMore } else { Given::Later })
     }
 
     /// Behind what was unread the stream goes on in the kernel: no doorbell is on its way to an end that is away.

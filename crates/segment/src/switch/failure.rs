@@ -8,7 +8,7 @@ use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Record};
 use crate::sync::{Acquire, Relaxed};
-use crate::words::CLOSED;
+use crate::words::{CLOSED, Direction, NO_MORE_BELLS};
 
 impl Port<'_> {
     pub(super) fn fault(&self) -> Taken {
@@ -98,17 +98,32 @@ impl Port<'_> {
     /// over. An end that had asked for a reset is believed.
     pub fn judge_reset(&self) -> bool {
         let flags = &self.channel.outgoing().flags;
-        let by_bell = self.sends_fast()
-            && !self.end.is_pinned()
-            && flags.closed.load(Acquire) != CLOSED
+        let has_all = || {
+            if self.sends_fast() { !self.end.is_pinned() && !self.has_unread() } else { self.has_taken_all() }
+        };
+        let by_bell = flags.closed.load(Acquire) != CLOSED
             && flags.resets.load(Acquire) == 0
             && self.is_whole()
             && self.awaits_answer()
-            && !self.has_unread();
+            && has_all();
         if !by_bell {
             self.end.pin_sending();
         }
         by_bell
+    }
+
+    /// This end has gone down. Whether the other end has taken all that this end has sent, by either path, but for doorbells.
+    fn has_taken_all(&self) -> bool {
+        self.sender().has_only_mark() && self.has_taken_all_but_bells()
+    }
+
+    /// The same of what went by the kernel path.
+    pub(super) fn has_taken_all_but_bells(&self) -> bool {
+        let Direction { flags, head, sender } = self.channel.outgoing();
+        let announced = sender.announced.load(Relaxed) & !NO_MORE_BELLS;
+        let bells = announced.saturating_sub(head.bells_taken.load(Relaxed));
+        let sent = kernel::counters(self.fd).map(|it| it.sent_once + u64::from(it.unsent));
+        sent == Ok(flags.position.load(Acquire).wrapping_add(bells))
     }
 
     /// Whether all that the other end has sent is in the ring, so that a reset loses nothing of it. On the kernel path

@@ -13,6 +13,7 @@ use super::{AGAIN, LIES_US, Port, micros};
 use crate::clock::{nap, ticks};
 use crate::end::NO_PIECE;
 use crate::kernel;
+use crate::lock::Entered;
 use crate::raw::is_quiet;
 use crate::ring::{self, Fault, Place, Record, Ring};
 use crate::sync::{Acquire, AtomicU32, Relaxed, Release, SeqCst};
@@ -80,7 +81,18 @@ impl Port<'_> {
             self.end.sending.piece.store(NO_PIECE, Relaxed);
             giver.store(0, Release);
         }
+        self.take_bell_of_departure();
         gave
+    }
+
+    /// The reader that is absent may have rung when it left. This end's program may never receive again, and if its process is killed
+    /// with the doorbell unread, its kernel resets the connection.
+    fn take_bell_of_departure(&self) {
+        let lock = &self.end.reading.lock;
+        if self.owed() > 0 && !is_quiet() && lock.enter_at_once(self.me) {
+            self.pass_marks();
+            lock.exit(Entered::Alone);
+        }
     }
 
     fn give_pieces(&self, is_begun: bool) -> Gave {

@@ -80,7 +80,10 @@ impl Port<'_> {
     /// Passes the mark of going up, having read the kernel up to it and `bells` doorbells beyond.
     pub(super) fn enter_fast(&self, bells: u64) {
         let reading = &self.end.reading;
-        let head = self.front().map_or(self.place().head, |(head, record)| self.incoming().behind(head, record));
+        let mut head = self.front().map_or(self.place().head, |(head, record)| self.incoming().behind(head, record));
+        if self.is_given_first() {
+            head = self.pass_given_first(head);
+        }
         reading.bells_before_up.store(reading.all_bells.load(Relaxed), Relaxed);
         reading.fast.store(1, Relaxed);
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);

@@ -188,9 +188,12 @@ impl Port<'_> {
         // On top of a send of this thread the path stays as it is. That send, or the next, finds that the connection is
         // pinned.
         let nested = entered == Entered::Nested;
-        // The mark counts the doorbell that wakes. So the reader throws it away, however late it comes.
-        let mut is_bell_due =
-            wake && !nested && (self.sends_fast() || self.try_up(GoUp::ToWake)) && self.announce_bell();
+        // The mark counts the doorbell that wakes. So the reader throws it away, however late it comes. Behind the FIN none comes.
+        let mut is_bell_due = wake
+            && !nested
+            && !self.has_sent_fin()
+            && (self.sends_fast() || self.try_up(GoUp::ToWake))
+            && self.announce_bell();
         pin();
         let began = ticks();
         while !nested && self.sends_fast() && !self.go_down_and_wake(reason, &mut is_bell_due) {

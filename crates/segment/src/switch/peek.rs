@@ -20,6 +20,7 @@ impl Port<'_> {
             if reading.stash.load(Relaxed) > 0 {
                 self.peek_kernel(into, (beginning, 0), place.head, 0);
             } else if let Ok((head, mark @ Record::Up(up))) = self.front()
+                && !self.is_given_first()
                 && self.kernel_position() + before as u64 == up
             {
                 let place = Place { head: ring.behind(head, mark), consumed: 0 };

@@ -49,6 +49,18 @@ impl Port<'_> {
         None
     }
 
+    /// Whether nobody else has read the socket. The connection may be over.
+    pub(super) fn is_untouched(&self) -> bool {
+        let position = self.kernel_position();
+        if let Some((read, _)) = self.read_position() {
+            return read == position;
+        }
+        let (counters, queued) = (kernel::counters(self.fd), kernel::inq(self.fd));
+        let (Ok(counters), Ok(queued)) = (counters, queued) else { return false };
+        // Nothing tells whether the other end's FIN is counted.
+        counters.state == kernel::CLOSED && counters.received.wrapping_sub(u64::from(queued) + position) <= 1
+    }
+
     /// Position in the kernel stream: bytes taken from the kernel so far, doorbells included.
     pub(super) fn kernel_position(&self) -> u64 {
         self.end.reading.kernel_position()

@@ -192,8 +192,8 @@ impl Port<'_> {
             let in_kernel = queued.saturating_sub(discard).min(limit);
             total += in_kernel;
             let Ok((head, up @ Record::Up(_))) = self.front() else { return total };
-            if in_kernel < limit {
-                // The bytes before the ring are still on their way in the kernel.
+            if in_kernel < limit || self.is_given_first() {
+                // The bytes before the ring are still on their way in the kernel, or such as are in the ring too lie behind them.
                 return total;
             }
             place = Place { head: ring.behind(head, up), consumed: 0 };

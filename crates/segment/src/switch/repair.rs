@@ -53,6 +53,7 @@ impl Port<'_> {
         self.count_for_killed();
         if let Ok((_, Record::Up(up))) = self.front()
             && !self.receives_fast()
+            && !self.is_given_first()
             && let Some(bells @ 1..) = self.kernel_position().checked_sub(up)
         {
             reading.kernel.fetch_sub(bells, Relaxed);
