@@ -1,6 +1,6 @@
 //! The process ends: it lets go of its connections, whose family may live on.
 
-use super::images::{await_claims, await_owners, images_awaited_until};
+use super::images::{await_claims, depart, images_awaited_until};
 use crate::connection::Connection;
 use crate::connection::count::report;
 use crate::connection::look::for_each;
@@ -77,6 +77,6 @@ fn leave_all() {
                 port.prepare_to_shut();
             }
         });
-        await_owners(family, deadline);
+        depart(family);
     }
 }

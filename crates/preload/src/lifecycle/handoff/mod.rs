@@ -152,7 +152,7 @@ struct Away(&'static Family);
 impl Drop for Away {
     fn drop(&mut self) {
         look::look_at_all(|it| it.come_back());
-        self.0.end_execution(family::member());
+        self.0.end_departure(family::member());
     }
 }
 
@@ -187,7 +187,6 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
     let deadline = images::images_awaited_until();
     if alone {
         outlast_heirs(family, deadline);
-        family.begin_execution(family::member());
         look::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
         inherited(how, |it| it.outlast_image(deadline));
     }
@@ -226,7 +225,13 @@ fn outlast_heirs(family: &'static Family, deadline: u64) {
             connection.outlast_heir(connection.descriptors().any(stays_open), deadline);
         }
     });
-    images::await_owners(family, deadline);
+    // This comes before the departure: whoever finds that this process departs, finds what it takes along.
+    look::look_at_all(|it| {
+        if is_shared(&it) && stays_open(it.fd) {
+            it.end.owners.note_copied();
+        }
+    });
+    images::depart(family);
 }
 
 /// The execution is about to close the connections that the new image does not inherit.
@@ -314,6 +319,11 @@ impl Room {
     }
 }
 
+/// Whether other processes have the connection, or may come for it, and go on with it while this one executes a program.
+fn is_shared(connection: &Connection) -> bool {
+    !connection.is_last() || connection.end.owners.is_lent()
+}
+
 /// Puts all connections that the image inherits into the parcel, and returns the parcel's descriptor. Connections that
 /// would be lost if the image did not come are handed over instead, unless the image `is_sure`.
 fn fill_parcel(
@@ -323,7 +333,7 @@ fn fill_parcel(
     loan: &Loan,
     is_sure: bool,
 ) -> i32 {
-    // Otherwise other processes keep the family's table, and the new image finds the ends there.
+    // Otherwise other processes keep the family's table, and the new image finds the ends there, unless those are killed.
     let holds = !family.has_others(family::member());
     let member = family::member();
     inherited(Execution::Alone, |connection| {
@@ -334,6 +344,8 @@ fn fill_parcel(
             connection.hand_over_or_reset(Reason::Inherited);
             return;
         }
+        // This comes before the end is copied.
+        let shared = is_shared(&connection) && !(holds && connection.is_last());
         let left_behind = connection.go_away();
         let is_joined = connection.end.stage() == Stage::Joined;
         if left_behind.is_none() && !is_sure && is_joined && connection.is_last() {
@@ -349,15 +361,17 @@ fn fill_parcel(
         let uses = is_joined && connection.is_last() && !connection.end.needs_no_channel();
         let depends = uses && left_behind != Some(0);
         let unread = if depends { connection.unread_for_image() } else { None };
-        if holds {
+        // Otherwise the image finds the end in the family's table, or resets the connection.
+        if !shared {
             locked.lock(&connection);
         }
+        let depends = depends || shared && !connection.end.is_plain_for_good();
         if member.is_none() {
             // The image of a member takes over the old image's reference.
             loan.add(&connection);
         }
         connection.learn_cookie();
-        parcel.add(&connection, depends, left_behind.unwrap_or(u64::MAX), unread);
+        parcel.add(&connection, shared, depends, left_behind.unwrap_or(u64::MAX), unread);
     });
     parcel.seal(family, member).unwrap_or(-1)
 }
