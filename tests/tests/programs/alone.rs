@@ -40,3 +40,43 @@ fn the_other_end_is_gone() {
     }
     stage.finish();
 }
+
+/// The program of which a thread or a process uses the connection beside the execution.
+fn beside() -> Option<(Stage, String)> {
+    let stage = Stage::beside_others(&["cc"])?;
+    let path = stage.path("beside");
+    compile("beside.c", &path, &["-std=gnu11", "-pthread"]);
+    let path = path.to_str().expect("a plain path").to_owned();
+    Some((stage, path))
+}
+
+/// What another thread accepts meanwhile is plain TCP to the image. Fails if `Connection::consider` joins such a connection once it
+/// was decided what goes along.
+#[test]
+fn another_thread_accepts_connections() {
+    let Some((stage, program)) = beside() else { return };
+    stage.start(stage.tuned(&program, ["accept", "12"], AT_ONCE)).succeed(LIMIT);
+    stage.finish();
+}
+
+/// Of two processes that share a connection one keeps the table of ends. Fails if `Family::begin_departure` looks before it says
+/// that its process departs.
+#[test]
+fn both_processes_of_one_end_execute_at_the_same_moment() {
+    let Some((stage, program)) = beside() else { return };
+    for delay in ["0", "5", "10", "20"] {
+        stage.start(stage.tuned(&program, ["both", delay, "60"], AT_ONCE)).succeed(LIMIT);
+    }
+    stage.finish();
+}
+
+/// A process shares the connection with the image to come, uses it, and is gone before the image is there. Fails if the image
+/// goes on with what the end was before (`Carried::restore`), and if the process does not wait for an image that takes long.
+#[test]
+fn the_process_that_shares_the_end_is_gone() {
+    let Some((stage, program)) = beside() else { return };
+    for (how, what) in ["kill", "exit"].into_iter().flat_map(|how| ["r", "w", "rw"].map(|what| (how, what))) {
+        stage.start(stage.tuned(&program, ["ends", how, what], AT_ONCE)).succeed(LIMIT);
+    }
+    stage.finish();
+}

@@ -5,6 +5,7 @@ use crate::connection::Connection;
 use crate::connection::count::report;
 use crate::connection::look::for_each;
 use crate::connection::references::relinquish;
+use crate::guest::departure::Leaving;
 use crate::guest::{family, forked, table, thread};
 use crate::watch::{epoll, set};
 use core::ffi::{c_int, c_void};
@@ -39,8 +40,10 @@ pub fn leave() {
     if thread::is_vfork_child() || HAS_LEFT.swap(true, Acquire) {
         return;
     }
+    let leaving = Leaving::begin();
     leave_all();
     set::give_back_groups();
+    leaving.end();
 }
 
 /// At exit: counts what is still open and lets go of it, leaving no doorbell unread.

@@ -39,6 +39,8 @@ pub use stand_in::Unconnected;
 use super::{images, relinquish};
 use crate::connection::{Connection, count, look, unclaimed};
 use crate::guest::access::are_strings_readable;
+use crate::guest::cancellation::unless_left;
+use crate::guest::departure::{self, Leaving, Lending};
 use crate::guest::{family, filter, memory};
 use crate::watch::epoll;
 use core::ffi::c_char;
@@ -48,7 +50,7 @@ use environment::{Environment, MOST, Pages, Text, variables_in};
 use hand_over::hand_over_inherited;
 use inherited::{has_any, inherited, stays_open};
 use libc::posix_spawn_file_actions_t;
-use loan::Loan;
+use loan::{Loan, Offer};
 use locked::LockedEnds;
 use parcel::Parcel;
 use prospect::Prospect;
@@ -59,10 +61,9 @@ use underpass_segment::family::Family;
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 
-/// The variable's value is `parcel:DESCRIPTOR` or `family:NUMBER.IMAGE`.
+/// The variable's value is `parcel:DESCRIPTOR`, or `family:` and an [`Offer`].
 const BY_PARCEL: &str = "parcel:";
 const BY_FAMILY: &str = "family:";
-const OF_IMAGE: char = '.';
 /// Room for this many connections that other threads make meanwhile.
 const NEW: usize = 64;
 /// The name of this library's file contains this.
@@ -100,6 +101,8 @@ pub struct Packed {
     _environment: Option<Environment>,
     _parcel: Option<Parcel>,
     _locked: Option<LockedEnds>,
+    // Dropped last: no connection joins before the ends are back.
+    _leaving: Option<Leaving>,
 }
 
 impl Packed {
@@ -114,6 +117,7 @@ impl Packed {
             _environment: None,
             _parcel: None,
             _locked: None,
+            _leaving: None,
         }
     }
 
@@ -161,6 +165,23 @@ impl Drop for Away {
 /// # Safety
 /// `envp` must be null or an environment, where a bad pointer is an error.
 pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<'_>) -> Packed {
+    if !how.is_alone() {
+        // SAFETY: passed on to the caller.
+        return unsafe { pack_for(program, envp, how) };
+    }
+    let leaving = Leaving::begin();
+    // A connection that another thread is just joining has joined when this returns. A signal handler may jump away.
+    // SAFETY: passed on to the caller.
+    let packed = unless_left(departure::give_up, || unsafe {
+        family::with_meeting_surely(|_| ());
+        pack_for(program, envp, how)
+    });
+    Packed { _leaving: Some(leaving), ..packed }
+}
+
+/// # Safety
+/// As [`pack`].
+unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<'_>) -> Packed {
     let alone = how.is_alone();
     let family = if has_any() || alone && unclaimed::are_any() { family::existing() } else { None };
     let Some(family) = family else {
@@ -287,10 +308,11 @@ impl Room {
         // SAFETY: so long is the rest of the memory, which is zeroed.
         let mut text = Text(unsafe { core::slice::from_raw_parts_mut(text, MOST) }, 0);
         let _ = write!(text, "{VARIABLE}=");
-        let loan = Loan::new(family);
+        let lending = Lending::begin();
+        let mut loan = Loan::new(family);
         let (parcel, locked) = match parcel {
             Some((mut parcel, mut locked)) => {
-                let descriptor = fill_parcel(&mut parcel, &mut locked, family, &loan, is_sure);
+                let descriptor = fill_parcel(&mut parcel, &mut locked, family, &mut loan, is_sure);
                 let _ = write!(text, "{BY_PARCEL}{descriptor}");
                 (Some(parcel), Some(locked))
             }
@@ -299,10 +321,11 @@ impl Room {
                     loan.note_process(kernel::process_id());
                 }
                 inherited(how, |connection| loan.add(&connection));
-                let _ = write!(text, "{BY_FAMILY}{}{OF_IMAGE}{}", family.id(), loan.image());
+                let _ = write!(text, "{BY_FAMILY}{}", Offer::of(&loan));
                 (None, None)
             }
         };
+        drop(lending);
         if how.is_borrowed() {
             note_child_packed(Some(environment.0));
         }
@@ -315,6 +338,7 @@ impl Room {
             _environment: Some(environment),
             _parcel: parcel,
             _locked: locked,
+            _leaving: None,
         }
     }
 }
@@ -330,7 +354,7 @@ fn fill_parcel(
     parcel: &mut Parcel,
     locked: &mut LockedEnds,
     family: &'static Family,
-    loan: &Loan,
+    loan: &mut Loan,
     is_sure: bool,
 ) -> i32 {
     // Otherwise other processes keep the family's table, and the new image finds the ends there, unless those are killed.
