@@ -3,7 +3,7 @@
 use super::handle::{Handle, PRESENT, UNTOUCHED, handle};
 use super::references::take_back_what_is_left;
 use super::{Connection, io_uring, options};
-use crate::guest::{family, filter, table};
+use crate::guest::{departure, family, filter, table};
 use underpass_segment::end::{End, Stage};
 use underpass_segment::kernel;
 use underpass_segment::meeting::{Answer, Meeting};
@@ -100,6 +100,9 @@ impl Connection {
             // When it is let go of, it may look for its other end at once.
             return end.next_try.store(0, Relaxed);
         }
+        if departure::is_under_way() {
+            return;
+        }
         let ask = || family::with_meeting(|meeting| meeting.answer(end)).unwrap_or(Answer::None);
         let answer = if end.stage() == Stage::Waiting { ask() } else { Answer::Forgotten };
         let is_time = match answer {
@@ -122,10 +125,11 @@ impl Connection {
             }
             return;
         }
-        // Asked again inside the meeting, because a fork counts there what it shares.
+        // Asked again inside the meeting, because a fork counts there what it shares, and a thread that leaves has
+        // entered it before it packs what is joined.
         let meet = |how: fn(&mut Meeting, &End, i32)| {
             let alone = |meeting: &mut Meeting| {
-                if self.is_last() {
+                if self.is_last() && !departure::is_under_way() {
                     how(meeting, end, self.fd)
                 }
             };

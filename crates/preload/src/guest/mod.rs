@@ -4,6 +4,7 @@ pub mod access;
 pub mod buffers;
 pub mod cancellation;
 pub mod deadline;
+pub mod departure;
 pub mod errno;
 pub mod family;
 pub mod filter;

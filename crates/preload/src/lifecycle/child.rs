@@ -7,6 +7,7 @@ use crate::connection::look::{for_each_end, forget_looks};
 use crate::connection::references::{drop_reference, take_back_what_is_left};
 use crate::connection::share::set_made_input;
 use crate::connection::{lost, unclaimed};
+use crate::guest::departure::{self, Lending};
 use crate::guest::table::{self, Known};
 use crate::guest::{family, forked, kernel_table, memory, statistics, thread, turn};
 use crate::watch::{epoll, set};
@@ -28,6 +29,7 @@ pub fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
     // The child's references are counted before it exists: the parent may close its own before the child runs. Other
     // threads are not kept out meanwhile (a handler of pthread_atfork may wait for them): the child corrects the
     // difference.
+    let lending = Lending::begin();
     let counted = Counted::for_child();
     let outer = COUNTED.replace(counted.as_ref().map(NonNull::from));
     let pid = call();
@@ -37,12 +39,14 @@ pub fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
         counted.conclude(u32::try_from(pid).ok());
     }
     COUNTED.set(outer);
+    drop(lending);
     pid
 }
 
 /// What a forked child does before anything else: see [`forked::check`].
 pub fn become_child() {
     thread::after_fork();
+    departure::after_fork();
     // A child does not inherit its parent's mlockall(2).
     sysv::set_locking(false);
     family::after_fork();

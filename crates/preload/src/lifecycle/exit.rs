@@ -1,10 +1,11 @@
 //! The process ends: it lets go of its connections, whose family may live on.
 
-use super::images::{await_claims, await_owners, images_awaited_until};
+use super::images::{await_claims, depart, images_awaited_until};
 use crate::connection::Connection;
 use crate::connection::count::report;
 use crate::connection::look::for_each;
 use crate::connection::references::relinquish;
+use crate::guest::departure::Leaving;
 use crate::guest::{family, forked, table, thread};
 use crate::watch::{epoll, set};
 use core::ffi::{c_int, c_void};
@@ -39,8 +40,10 @@ pub fn leave() {
     if thread::is_vfork_child() || HAS_LEFT.swap(true, Acquire) {
         return;
     }
+    let leaving = Leaving::begin();
     leave_all();
     set::give_back_groups();
+    leaving.end();
 }
 
 /// At exit: counts what is still open and lets go of it, leaving no doorbell unread.
@@ -77,6 +80,6 @@ fn leave_all() {
                 port.prepare_to_shut();
             }
         });
-        await_owners(family, deadline);
+        depart(family);
     }
 }

@@ -4,17 +4,18 @@ use crate::connection::references::end_unless_awaited;
 use crate::connection::{Connection, known, unclaimed};
 use crate::guest::{family, filter, table};
 use underpass_segment::clock;
+use underpass_segment::end::IMAGE_WITHIN_NS;
 use underpass_segment::family::Family;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Port;
 use underpass_segment::sync::{Acquire, Relaxed};
 
-/// How long a program image that has not begun is awaited.
-const IMAGE_WITHIN_NS: u64 = 1_000_000_000;
+/// How long a program image that has not begun is awaited, if nothing is lost without it.
+const PATIENCE_NS: u64 = 1_000_000_000;
 
 /// Until when program images that are on their way are awaited (CLOCK_MONOTONIC, ns), for all connections together.
 pub fn images_awaited_until() -> u64 {
-    clock::nanoseconds() + IMAGE_WITHIN_NS
+    clock::nanoseconds() + PATIENCE_NS
 }
 
 /// Before the process ends, or executes a program: awaits the program images that may claim ends that it has let go
@@ -28,7 +29,7 @@ pub fn await_claims(family: &'static Family, deadline: u64) {
             let is_as_kept = connection.end.owners.lent_until() == it.until.load(Acquire);
             // This comes first: an image that comes after this look is looked at again.
             let claimed = connection.end.owners.are_any();
-            if is_as_kept && claimed && connection.has_half_come(0) {
+            if is_as_kept && claimed && connection.has_half_come(0, deadline) {
                 unclaimed::enlist(index);
                 waits = true;
             } else if !end_unless_awaited(family, index, it, claimed) {
@@ -42,23 +43,31 @@ pub fn await_claims(family: &'static Family, deadline: u64) {
     }
 }
 
-/// Before the process ends, or executes a program: awaits, until `deadline`, the new images of processes that find
-/// their ends in the family's table, if this process alone has the table meanwhile. A seccomp filter may kill for the calls that
-/// would say so.
-pub fn await_owners(family: &Family, deadline: u64) {
-    if filter::is_confined() {
-        return;
+/// Before the process ends, or executes a program: it keeps the family's table no more. If it alone has the table, it
+/// awaits the new images of processes that share ends with it, and would otherwise go on with what these ends were when
+/// they executed their programs. A seccomp filter may kill for the calls that say which processes these are.
+pub fn depart(family: &Family) {
+    let member = family::member();
+    if !filter::is_confined() {
+        let deadline = clock::nanoseconds() + IMAGE_WITHIN_NS;
+        // Two processes may look at the same moment, and each find the other: not again, though.
+        let pause = 100 + member.unwrap_or(0) % 128;
+        while clock::nanoseconds() < deadline {
+            if family.begin_departure(member) {
+                return;
+            }
+            clock::nap(pause);
+        }
     }
-    while family.has_owner_between_images(family::member()) && clock::nanoseconds() < deadline {
-        clock::nap(200);
-    }
+    family.force_departure(member);
 }
 
 impl Connection {
     /// Awaits a program image that is on its way, if no other process has the connection.
     pub fn await_heir(&self, deadline: u64) {
         let is_waited_for = || {
-            self.is_last() && (clock::nanoseconds() < deadline || self.is_lost_with_process()) || self.has_half_come(1)
+            self.is_last() && (clock::nanoseconds() < deadline || self.is_lost_with_process())
+                || self.has_half_come(1, deadline)
         };
         if self.is_last() && self.is_awaited() {
             // Until the image is there, no process reads the ring.
@@ -69,10 +78,13 @@ impl Connection {
         }
     }
 
-    /// Whether an image has come for the connection (this process has `mine` references to it) but not yet for its
-    /// channel, in which lie unread bytes that would be lost with this process.
-    pub fn has_half_come(&self, mine: u32) -> bool {
-        self.end.owners.count() > mine && self.is_awaited() && self.company() == Some(1) && self.has_lost_unread()
+    /// Whether an image may have come for the connection (this process has `mine` references to it) but not yet for its
+    /// channel. It is awaited until `deadline`, whoever else has the channel: the other end's process may let go of it at the same
+    /// moment. It is awaited longer where only this process has unread bytes.
+    pub fn has_half_come(&self, mine: u32, deadline: u64) -> bool {
+        let is_lost = || self.company() == Some(1) && self.has_lost_unread();
+        let may_be_lost = || !self.end.is_plain_for_good() && clock::nanoseconds() < deadline;
+        self.end.owners.count() > mine && self.is_awaited() && (may_be_lost() || is_lost())
     }
 
     /// Whether bytes lie unread in the ring that the sender cannot put on the kernel path, or that only this process

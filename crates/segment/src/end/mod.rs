@@ -246,6 +246,11 @@ impl End {
             && self.sending.fast.load(Relaxed) == 0
     }
 
+    /// Whether no process reads or sends anything past the kernel any more: it does not matter then what others do with the end.
+    pub fn is_plain_for_good(&self) -> bool {
+        self.stage() != Stage::Joined || self.needs_no_channel() && !self.is_away()
+    }
+
     /// How far the streams out and in have come, in bytes, without what a process has reported in the statistics.
     pub fn positions(&self) -> [u64; 2] {
         let (out, back) = (&self.sending, &self.reading);

@@ -26,6 +26,8 @@ laid_out! {
         image: AtomicU32,
         /// 1: a program that knows nothing of the ring may have the socket.
         outsider: AtomicU8,
+        /// 1: a process has taken a copy of the end along into a new image, while others had the end.
+        copied: AtomicU8,
     }
 }
 
@@ -197,6 +199,17 @@ impl Owners {
         self.outsider.store(0, Release);
     }
 
+    /// A process takes a copy of the end along into a new image, and others may use the end meanwhile: the copy is out of date
+    /// then.
+    pub fn note_copied(&self) {
+        self.copied.store(1, Release);
+    }
+
+    /// Whether a process has ever done so.
+    pub fn is_copied(&self) -> bool {
+        self.copied.load(Acquire) != 0
+    }
+
     /// Whether a program that knows nothing of the ring may have the socket.
     pub fn has_outsider(&self) -> bool {
         self.outsider.load(Acquire) != 0
@@ -214,6 +227,7 @@ mod tests {
             lent_until: AtomicU64::new(0),
             image: AtomicU32::new(0),
             outsider: AtomicU8::new(0),
+            copied: AtomicU8::new(0),
         }
     }
 
@@ -313,6 +327,7 @@ mod models {
                 lent_until: AtomicU64::new(0),
                 image: AtomicU32::new(0),
                 outsider: AtomicU8::new(0),
+                copied: AtomicU8::new(0),
             });
             owners.lend(100, 0);
             owners.processes.share();

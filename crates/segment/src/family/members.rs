@@ -16,7 +16,7 @@ laid_out! {
         /// Its number; 0: free.
         pub(super) process: AtomicU32,
         /// Its [mappings](super::Family::mappings) when they were last noted: never more than it has. 0: it
-        /// executes a program.
+        /// executes a program, or ends.
         pub(super) mappings: AtomicU32,
         /// The namespaces in which the number and the time are valid: see [`kernel::namespaces`].
         pub(super) namespaces: AtomicU64,

@@ -94,12 +94,13 @@ impl Family {
         Some(member)
     }
 
-    /// This process has one mapping more.
+    /// This process has one mapping more. If it departs, it keeps saying so.
     pub(crate) fn tell_mappings(&self) {
         let (me, namespaces) = (kernel::process_id() as u32, kernel::namespaces());
         let places = self.members().places.iter().filter(|it| it.process.load(Relaxed) == me);
         let mine = places.filter(|it| namespaces == Some(it.namespaces.load(Relaxed)));
-        mine.for_each(|it| it.mappings.store(self.mappings(), Relaxed));
+        let more = |before| (before != 0).then(|| self.mappings());
+        mine.for_each(|it| _ = it.mappings.fetch_update(SeqCst, Relaxed, more));
     }
 
     /// The process that is `member`: its number, and the [namespaces](kernel::namespaces) in which the number is valid.
@@ -125,23 +126,38 @@ impl Family {
         others.into_iter().any(|it| it.process.load(Acquire) != 0 && !it.is_gone(namespaces))
     }
 
-    /// `member` is about to execute a program: from now on this process is not one that keeps the table. Until the new
-    /// image [stays](Family::stay), or the execution has failed.
-    pub fn begin_execution(&self, member: Option<u32>) {
+    /// `member` is about to execute a program, or to end: from now on this process is not one that keeps the table. Until the
+    /// new image [stays](Family::stay), or the execution has failed.
+    ///
+    /// Says so first, and then looks whether another process is [between two images](Family::has_owner_between_images).
+    /// If so, takes it back, and returns false: of two processes that do this at the same time, the one that says so
+    /// last finds the other.
+    pub fn begin_departure(&self, member: Option<u32>) -> bool {
+        self.force_departure(member);
+        let is_needed = self.has_owner_between_images(member);
+        if is_needed {
+            self.end_departure(member);
+        }
+        !is_needed
+    }
+
+    /// The same, whoever needs this process to keep the table.
+    pub fn force_departure(&self, member: Option<u32>) {
         if let Some(member) = member {
             self.members().places[member as usize].mappings.store(0, SeqCst);
         }
     }
 
     /// The execution has failed.
-    pub fn end_execution(&self, member: Option<u32>) {
+    pub fn end_departure(&self, member: Option<u32>) {
         if let Some(member) = member {
             self.members().places[member as usize].mappings.store(self.mappings(), SeqCst);
         }
     }
 
-    /// Whether another process than `me` that lives is between two program images and has an end of a connection that
-    /// goes on, while no other process keeps the table: the new image finds the end there only if this one does.
+    /// Whether another process than `me` that lives is between two program images and has an end that has changed, perhaps, since
+    /// the process took a [copy](crate::end::Owners::is_copied) of it along, while no other process keeps the table: the new image
+    /// finds the end there only if this one does.
     pub fn has_owner_between_images(&self, me: Option<u32>) -> bool {
         let Some(namespaces) = kernel::namespaces().filter(|_| !is_quiet()) else { return false };
         let places = &self.members().places;
@@ -156,7 +172,9 @@ impl Family {
         (0..self.used()).any(|index| {
             let end = self.end(index);
             let goes_on = end.stage() == Stage::Joined && !end.owners.has_outsider();
-            goes_on && self.holders(index).iter().any(|member| executes(member) && lives(member))
+            goes_on
+                && end.owners.is_copied()
+                && self.holders(index).iter().any(|member| executes(member) && lives(member))
         })
     }
 
@@ -364,18 +382,21 @@ mod tests {
         let end = family.end(family.take(other).unwrap());
         end.advance(Stage::Joined);
         assert!(!family.has_owner_between_images(me), "it keeps the table itself");
-        family.begin_execution(other);
+        family.force_departure(other);
+        assert!(!family.has_owner_between_images(me), "nobody else can have changed the end");
+        end.owners.note_copied();
         assert!(family.has_owner_between_images(me) && !family.has_owner_between_images(other));
         let third = family.join_as(child.id(), kernel::namespaces().unwrap());
         assert!(!family.has_owner_between_images(me), "a third one keeps it");
-        family.begin_execution(third);
+        family.force_departure(third);
         end.owners.note_outsider();
         assert!(!family.has_owner_between_images(me), "no image finds the end there");
         end.owners.forget_outsider();
         assert!(family.has_owner_between_images(me));
+        assert!(!family.begin_departure(me) && family.begin_departure(other), "one of them keeps the table");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!family.has_owner_between_images(me), "it does not come");
+        assert!(!family.has_owner_between_images(me) && family.begin_departure(me), "it does not come");
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use super::by_cookie::ByCookie;
 use super::carried::Carried;
+use super::loan::Offer;
 use super::parcel::Arrived;
-use super::{BY_FAMILY, BY_PARCEL, OF_IMAGE, VARIABLE};
+use super::{BY_FAMILY, BY_PARCEL, VARIABLE};
 use crate::connection::{self, leaving};
 use crate::guest::table;
 use crate::lifecycle::adopt;
@@ -48,10 +49,8 @@ pub fn claim() {
     let number = |prefix| text.strip_prefix(prefix).and_then(|number| number.parse().ok());
     if let Some(arrived) = number(BY_PARCEL).and_then(Arrived::read) {
         claim_parcel(&arrived);
-    } else if let Some((family, image)) = text.strip_prefix(BY_FAMILY).and_then(|text| text.split_once(OF_IMAGE))
-        && let (Ok(family), Ok(image)) = (family.parse(), image.parse())
-    {
-        claim_from(family, image);
+    } else if let Some(offer) = text.strip_prefix(BY_FAMILY).and_then(Offer::read) {
+        claim_from(offer);
     }
     if (0..table::highest()).any(|fd| connection::known(fd).is_some()) {
         kernel::for_each_descriptor(|fd| epoll::claim(fd, |fd| adopt::give_up(fd, Reason::NoMemory)));
@@ -93,9 +92,15 @@ fn claim_parcel(arrived: &Arrived) {
 /// sorted behind any other end of the same socket.
 const LOST: u32 = 1 << 31;
 
-/// The family's table has the ends of those descriptors that are connections of it, which were lent to this `image`.
-fn claim_from(id: i32, image: u32) {
-    let Ok(family) = Family::open(id, kernel::user_id()) else { return };
+/// The family's table has the ends of those descriptors that are connections of it, which were lent to this image.
+fn claim_from(offer: Offer) {
+    let Ok(family) = Family::open(offer.family, kernel::user_id()) else {
+        return each_connection(|fd, cookie| {
+            if offer.is_lost(cookie) {
+                leaving::end_lost(fd);
+            }
+        });
+    };
     // An end that is free again keeps its cookie until it is taken anew.
     let is_had = |end: &End| end.owners.are_any() || end.owners.is_lent();
     let listed = (0..family.used()).filter_map(|index| {
@@ -108,22 +113,28 @@ fn claim_from(id: i32, image: u32) {
         Some((end.cookie.load(Relaxed), index))
     });
     if let Some(by_cookie) = ByCookie::of(family.used() as usize, listed) {
-        let claim = |fd| {
-            if !kernel::is_tcp(fd) {
-                return;
+        each_connection(|fd, cookie| match by_cookie.find(cookie) {
+            Some(LOST..) => leaving::end_lost(fd),
+            Some(index) => {
+                adopt::claim(fd, Some(&Carried::spawned(offer.family, index, offer.image)));
             }
-            match kernel::cookie(fd).ok().and_then(|cookie| by_cookie.find(cookie)) {
-                Some(LOST..) => leaving::end_lost(fd),
-                Some(index) => {
-                    adopt::claim(fd, Some(&Carried::spawned(id, index, image)));
-                }
-                None => {}
-            }
-        };
-        if !kernel::for_each_descriptor(claim) {
-            (0..kernel::limit_of(libc::RLIMIT_NOFILE).min(MOST_DESCRIPTORS) as i32).for_each(claim);
-        }
+            None => {}
+        });
     }
     // SAFETY: what was claimed has a mapping of its own.
     unsafe { family.detach() };
+}
+
+/// Calls `what` for each descriptor that is a TCP socket, and its cookie.
+fn each_connection(mut what: impl FnMut(i32, u64)) {
+    let mut look = |fd| {
+        if kernel::is_tcp(fd)
+            && let Ok(cookie) = kernel::cookie(fd)
+        {
+            what(fd, cookie);
+        }
+    };
+    if !kernel::for_each_descriptor(&mut look) {
+        (0..kernel::limit_of(libc::RLIMIT_NOFILE).min(MOST_DESCRIPTORS) as i32).for_each(look);
+    }
 }

@@ -65,14 +65,15 @@ impl Carried<'_> {
         parcel.fill(contents, channel)
     }
 
-    /// Fills `end` with the end that came along; false when that is not an end of a connection that goes on.
+    /// Fills `end` with the end that came along; false when that is not an end of a connection that goes on, or may be out of
+    /// date.
     pub fn restore(&self, end: &End) -> bool {
         let Some((contents, _)) = self.end else { return false };
         fill(end, contents.end.iter().copied());
         // No thread is in a send of the kernel's any more, on this end or on another copy of it, so the direction may
         // go up again. (Where another family gives an end away, a thread of that family may be in such a send.)
         end.sending.kernel_sends.store(0, Relaxed);
-        end.stage() <= Stage::Joined
+        end.stage() <= Stage::Joined && (contents.shared == 0 || end.is_plain_for_good())
     }
 }
 

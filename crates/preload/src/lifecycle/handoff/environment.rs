@@ -6,7 +6,7 @@ use core::fmt::Write;
 use underpass_segment::of_each_thread;
 
 /// Longest value of the variable, with its name.
-pub const MOST: usize = 64;
+pub const MOST: usize = 96;
 
 /// Memory with what is packed.
 #[derive(Clone, Copy)]

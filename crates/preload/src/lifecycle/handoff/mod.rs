@@ -39,6 +39,8 @@ pub use stand_in::Unconnected;
 use super::{images, relinquish};
 use crate::connection::{Connection, count, look, unclaimed};
 use crate::guest::access::are_strings_readable;
+use crate::guest::cancellation::unless_left;
+use crate::guest::departure::{self, Leaving, Lending};
 use crate::guest::{family, filter, memory};
 use crate::watch::epoll;
 use core::ffi::c_char;
@@ -48,7 +50,7 @@ use environment::{Environment, MOST, Pages, Text, variables_in};
 use hand_over::hand_over_inherited;
 use inherited::{has_any, inherited, stays_open};
 use libc::posix_spawn_file_actions_t;
-use loan::Loan;
+use loan::{Loan, Offer};
 use locked::LockedEnds;
 use parcel::Parcel;
 use prospect::Prospect;
@@ -59,10 +61,9 @@ use underpass_segment::family::Family;
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 
-/// The variable's value is `parcel:DESCRIPTOR` or `family:NUMBER.IMAGE`.
+/// The variable's value is `parcel:DESCRIPTOR`, or `family:` and an [`Offer`].
 const BY_PARCEL: &str = "parcel:";
 const BY_FAMILY: &str = "family:";
-const OF_IMAGE: char = '.';
 /// Room for this many connections that other threads make meanwhile.
 const NEW: usize = 64;
 /// The name of this library's file contains this.
@@ -100,6 +101,8 @@ pub struct Packed {
     _environment: Option<Environment>,
     _parcel: Option<Parcel>,
     _locked: Option<LockedEnds>,
+    // Dropped last: no connection joins before the ends are back.
+    _leaving: Option<Leaving>,
 }
 
 impl Packed {
@@ -114,6 +117,7 @@ impl Packed {
             _environment: None,
             _parcel: None,
             _locked: None,
+            _leaving: None,
         }
     }
 
@@ -152,7 +156,7 @@ struct Away(&'static Family);
 impl Drop for Away {
     fn drop(&mut self) {
         look::look_at_all(|it| it.come_back());
-        self.0.end_execution(family::member());
+        self.0.end_departure(family::member());
     }
 }
 
@@ -161,6 +165,23 @@ impl Drop for Away {
 /// # Safety
 /// `envp` must be null or an environment, where a bad pointer is an error.
 pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<'_>) -> Packed {
+    if !how.is_alone() {
+        // SAFETY: passed on to the caller.
+        return unsafe { pack_for(program, envp, how) };
+    }
+    let leaving = Leaving::begin();
+    // A connection that another thread is just joining has joined when this returns. A signal handler may jump away.
+    // SAFETY: passed on to the caller.
+    let packed = unless_left(departure::give_up, || unsafe {
+        family::with_meeting_surely(|_| ());
+        pack_for(program, envp, how)
+    });
+    Packed { _leaving: Some(leaving), ..packed }
+}
+
+/// # Safety
+/// As [`pack`].
+unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<'_>) -> Packed {
     let alone = how.is_alone();
     let family = if has_any() || alone && unclaimed::are_any() { family::existing() } else { None };
     let Some(family) = family else {
@@ -187,7 +208,6 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
     let deadline = images::images_awaited_until();
     if alone {
         outlast_heirs(family, deadline);
-        family.begin_execution(family::member());
         look::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
         inherited(how, |it| it.outlast_image(deadline));
     }
@@ -226,7 +246,13 @@ fn outlast_heirs(family: &'static Family, deadline: u64) {
             connection.outlast_heir(connection.descriptors().any(stays_open), deadline);
         }
     });
-    images::await_owners(family, deadline);
+    // This comes before the departure: whoever finds that this process departs, finds what it takes along.
+    look::look_at_all(|it| {
+        if is_shared(&it) && stays_open(it.fd) {
+            it.end.owners.note_copied();
+        }
+    });
+    images::depart(family);
 }
 
 /// The execution is about to close the connections that the new image does not inherit.
@@ -282,10 +308,11 @@ impl Room {
         // SAFETY: so long is the rest of the memory, which is zeroed.
         let mut text = Text(unsafe { core::slice::from_raw_parts_mut(text, MOST) }, 0);
         let _ = write!(text, "{VARIABLE}=");
-        let loan = Loan::new(family);
+        let lending = Lending::begin();
+        let mut loan = Loan::new(family);
         let (parcel, locked) = match parcel {
             Some((mut parcel, mut locked)) => {
-                let descriptor = fill_parcel(&mut parcel, &mut locked, family, &loan, is_sure);
+                let descriptor = fill_parcel(&mut parcel, &mut locked, family, &mut loan, is_sure);
                 let _ = write!(text, "{BY_PARCEL}{descriptor}");
                 (Some(parcel), Some(locked))
             }
@@ -294,10 +321,11 @@ impl Room {
                     loan.note_process(kernel::process_id());
                 }
                 inherited(how, |connection| loan.add(&connection));
-                let _ = write!(text, "{BY_FAMILY}{}{OF_IMAGE}{}", family.id(), loan.image());
+                let _ = write!(text, "{BY_FAMILY}{}", Offer::of(&loan));
                 (None, None)
             }
         };
+        drop(lending);
         if how.is_borrowed() {
             note_child_packed(Some(environment.0));
         }
@@ -310,8 +338,14 @@ impl Room {
             _environment: Some(environment),
             _parcel: parcel,
             _locked: locked,
+            _leaving: None,
         }
     }
+}
+
+/// Whether other processes have the connection, or may come for it, and go on with it while this one executes a program.
+fn is_shared(connection: &Connection) -> bool {
+    !connection.is_last() || connection.end.owners.is_lent()
 }
 
 /// Puts all connections that the image inherits into the parcel, and returns the parcel's descriptor. Connections that
@@ -320,10 +354,10 @@ fn fill_parcel(
     parcel: &mut Parcel,
     locked: &mut LockedEnds,
     family: &'static Family,
-    loan: &Loan,
+    loan: &mut Loan,
     is_sure: bool,
 ) -> i32 {
-    // Otherwise other processes keep the family's table, and the new image finds the ends there.
+    // Otherwise other processes keep the family's table, and the new image finds the ends there, unless those are killed.
     let holds = !family.has_others(family::member());
     let member = family::member();
     inherited(Execution::Alone, |connection| {
@@ -334,6 +368,8 @@ fn fill_parcel(
             connection.hand_over_or_reset(Reason::Inherited);
             return;
         }
+        // This comes before the end is copied.
+        let shared = is_shared(&connection) && !(holds && connection.is_last());
         let left_behind = connection.go_away();
         let is_joined = connection.end.stage() == Stage::Joined;
         if left_behind.is_none() && !is_sure && is_joined && connection.is_last() {
@@ -349,15 +385,17 @@ fn fill_parcel(
         let uses = is_joined && connection.is_last() && !connection.end.needs_no_channel();
         let depends = uses && left_behind != Some(0);
         let unread = if depends { connection.unread_for_image() } else { None };
-        if holds {
+        // Otherwise the image finds the end in the family's table, or resets the connection.
+        if !shared {
             locked.lock(&connection);
         }
+        let depends = depends || shared && !connection.end.is_plain_for_good();
         if member.is_none() {
             // The image of a member takes over the old image's reference.
             loan.add(&connection);
         }
         connection.learn_cookie();
-        parcel.add(&connection, depends, left_behind.unwrap_or(u64::MAX), unread);
+        parcel.add(&connection, shared, depends, left_behind.unwrap_or(u64::MAX), unread);
     });
     parcel.seal(family, member).unwrap_or(-1)
 }

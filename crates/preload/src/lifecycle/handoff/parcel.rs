@@ -58,6 +58,8 @@ pub struct Contents {
     pub index: u32,
     /// How this image counts it in the statistics.
     pub counted: u32,
+    /// Not 0: other processes may change the end, so this copy of it may be out of date.
+    pub shared: u64,
     /// What the kernel receives until what was unread in the ring is given back, after which its reader went away.
     pub left_behind: u64,
     /// The copy of what was unread: where it lies in the parcel, its length, 0 if there is none, and the position in the
@@ -106,14 +108,22 @@ impl Parcel {
         self.listed.has_room()
     }
 
-    /// Adds a connection, whose cookie is known, with a copy of what is `unread`.
-    pub fn add(&mut self, connection: &Connection, depends: bool, left_behind: u64, unread: Option<Unread>) {
+    /// Adds a connection, whose cookie is known, with a copy of what is `unread`. `shared`: see [`Contents`].
+    pub fn add(
+        &mut self,
+        connection: &Connection,
+        shared: bool,
+        depends: bool,
+        left_behind: u64,
+        unread: Option<Unread>,
+    ) {
         let mut end = [0; size_of::<End>()];
         end.iter_mut().zip(bytes_of(connection.end)).for_each(|(to, from)| *to = from);
         let cookie = connection.end.cookie.load(Relaxed);
         let copy = unread.and_then(|unread| self.copy(&connection.joined_port()?.channel, unread)).unwrap_or_default();
         self.listed.push(Listed { cookie, fd: connection.fd, depends: depends.into() });
-        self.contents.push(Contents { index: connection.index, counted: connection.counted(), left_behind, copy, end });
+        let (index, counted, shared) = (connection.index, connection.counted(), shared.into());
+        self.contents.push(Contents { index, counted, shared, left_behind, copy, end });
     }
 
     /// Puts a copy of what is unread into the parcel, and says where: see [`Contents::copy`]. `None` without memory for it.
