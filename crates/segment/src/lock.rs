@@ -33,6 +33,9 @@ const ABOVE: u32 = 1 << 30;
 /// Threads sleep until the owner wakes.
 const AWAITED: u32 = 1 << 29;
 const VISITOR: u32 = AWAITED - 1;
+/// The owner [keeps others out](Lock::keep_out), and does nothing inside that might need repair: [`ABOVE`] without
+/// [`ASLEEP`].
+const KEPT: u32 = ABOVE;
 /// An owner or visitor that is no thread any more; more than any thread's [marked number](kernel::marked).
 const GONE: u32 = VISITOR;
 
@@ -86,7 +89,10 @@ impl Lock {
                 clock::nap(100);
             }
             match self.owner.compare_exchange(0, me, Acquire, Relaxed) {
-                Ok(_) => Some(Some(Entered::Alone)),
+                Ok(_) => {
+                    self.asleep.fetch_or(KEPT, AcqRel);
+                    Some(Some(Entered::Alone))
+                }
                 Err(owner) if owner == me || self.is_visited_by(me) => Some(None),
                 Err(_) => self.visit(me).then_some(Some(Entered::Asleep)),
             }
@@ -96,7 +102,11 @@ impl Lock {
 
     /// Lets others in again.
     pub fn let_in(&self, kept_out: Entered) {
-        if kept_out == Entered::Asleep { self.end_visit() } else { self.exit(kept_out) }
+        if kept_out == Entered::Asleep {
+            return self.end_visit();
+        }
+        let _ = self.asleep.compare_exchange(KEPT, 0, AcqRel, Relaxed);
+        self.exit(kept_out);
     }
 
     fn is_visited_by(&self, me: u32) -> bool {
@@ -118,6 +128,9 @@ impl Lock {
     /// Thread `me` has begun anew: its process has executed a program, perhaps while this thread, or the thread whose
     /// number it took, was inside.
     pub fn forsake(&self, me: u32) {
+        if self.owner() == me && self.asleep.compare_exchange(KEPT, 0, AcqRel, Relaxed).is_ok() {
+            self.owner.store(0, Release);
+        }
         let _ = self.owner.compare_exchange(me, GONE, AcqRel, Relaxed);
         let visited = |now| (now & VISITOR == me).then_some(now | GONE);
         let _ = self.asleep.fetch_update(AcqRel, Relaxed, visited);
@@ -127,7 +140,8 @@ impl Lock {
     /// the copy.
     pub fn forsake_all(&self) {
         if self.owner.load(Relaxed) != 0 {
-            self.owner.store(GONE, Relaxed);
+            let is_whole = self.asleep.load(Acquire) == KEPT;
+            self.owner.store(if is_whole { 0 } else { GONE }, Relaxed);
         }
         self.asleep.store(0, Release);
     }
@@ -370,6 +384,37 @@ mod tests {
         lock.exit(Entered::AfterDeath);
         lock.forsake_all();
         assert_eq!(lock.enter(me), Entered::Alone);
+    }
+
+    #[test]
+    fn where_others_were_kept_out_nothing_needs_repair() {
+        let lock = Lock { owner: AtomicU32::new(0), asleep: AtomicU32::new(0) };
+        let me = std::process::id();
+        let kept = || assert_eq!(lock.keep_out(me), Some(Entered::Alone));
+        let is_open = || (lock.owner(), lock.asleep.load(Relaxed)) == (0, 0);
+        kept();
+        lock.let_in(Entered::Alone);
+        assert!(is_open());
+        kept();
+        lock.forsake_all();
+        assert!(is_open());
+        kept();
+        lock.forsake(me);
+        assert!(is_open());
+        // A signal handler that sleeps inside, and a thread that was inside before.
+        kept();
+        assert_eq!(lock.enter(me), Entered::Nested);
+        lock.fall_asleep();
+        lock.forsake_all();
+        assert_eq!(lock.enter(me), Entered::AfterDeath);
+        assert_eq!(lock.keep_out(me), None);
+        lock.forsake_all();
+        assert_eq!(lock.enter(me), Entered::AfterDeath);
+        lock.exit(Entered::AfterDeath);
+        // One that is killed meanwhile.
+        assert_eq!(lock.keep_out(1 << 28), Some(Entered::Alone));
+        lock.forsake(1);
+        assert_eq!(lock.owner(), 1 << 28);
     }
 
     #[test]

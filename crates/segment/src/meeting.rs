@@ -479,6 +479,17 @@ impl Meeting {
         word.is_some()
     }
 
+    /// Takes that entry back: whoever is passed the socket from now on finds plain TCP.
+    pub fn end_lending(&mut self, end: &End) {
+        let key = Key::lent(end.cookie.load(Relaxed));
+        let entry = end.word.load(Relaxed).checked_sub(1);
+        if let (Some(directory), Some(entry)) = (self.directory(kernel::user_id()), entry)
+            && directory.clear(entry, key, kernel::process_id())
+        {
+            end.word.store(0, Relaxed);
+        }
+    }
+
     /// What was left about a socket that was passed to this process.
     pub fn borrow(&mut self, cookie: u64) -> Option<Lent> {
         self.directory(kernel::user_id())?.borrow(cookie, kernel::process_id())

@@ -246,7 +246,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         None => shut(),
     };
     if answer == 0
-        && let Some(connection) = connection::known(fd)
+        && let Some(connection) = connection::named(fd)
     {
         // The next send or receive finds out from the kernel.
         if directions & SHUT_OUT != 0 {

@@ -6,6 +6,7 @@ use crate::guest::{errno, forked, real, thread};
 use crate::lifecycle::{adopt, child, exit, handoff};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
+use underpass_segment::kernel;
 
 /// # Safety
 /// As fork(2).
@@ -179,14 +180,10 @@ pub unsafe extern "C" fn clone(
         }
         // A vfork, except for the stack.
         Some(_) if flags & (libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_SETTLS) == libc::CLONE_VFORK => {
-            let outer = thread::is_vfork_child();
-            before_vfork();
-            returned(true);
+            let outer = before_vfork();
+            returned(true, outer);
             let pid = call(body, argument);
-            returned(outer);
-            if outer {
-                forked::end_vfork();
-            }
+            returned(false, outer);
             pid
         }
         _ => call(body, argument),
@@ -210,16 +207,20 @@ pub unsafe extern "C" fn __clone(
 }
 
 /// The child may execute a program with sockets that were not used yet, and cannot enter them into the table itself.
-extern "C" fn before_vfork() {
+/// Returns whether the caller is a child of vfork itself.
+extern "C" fn before_vfork() -> bool {
     forked::check();
     adopt::recognise_all();
     look::look_at_all(|it| it.learn_cookie());
     forked::begin_vfork();
+    thread::is_vfork_child()
 }
 
-/// Called on both returns of vfork.
-extern "C" fn returned(to_child: bool) {
-    thread::set_vfork_child(to_child);
+/// Called on both returns of vfork, whose caller was a child of vfork itself if `outer`.
+extern "C" fn returned(to_child: bool, outer: bool) {
+    thread::set_vfork_child(to_child || outer);
+    // A child that was killed in the middle of a call has left this thread's variables as they were then.
+    kernel::forget_disturbance();
     if !to_child {
         forked::end_vfork();
         handoff::release_child_packed();
@@ -239,6 +240,7 @@ pub unsafe extern "C" fn vfork() -> pid_t {
         "call {before}",
         "add rsp, 8",
         "pop rdi",
+        "movzx esi, al", // `outer`, which the system call leaves as it is
         "mov eax, 58", // SYS_vfork
         "syscall",
         "push rdi",

@@ -49,7 +49,7 @@ unsafe fn heed_stamps_set(fd: c_int, message: *const msghdr) {
 /// `message` must be one that a receive was given, with such room at its control data.
 #[cold]
 pub unsafe fn tell_unread(fd: c_int, message: *mut msghdr, room: usize) {
-    let Some(connection) = connection::known(fd).filter(|it| it.end.tells_unread.load(Relaxed) != 0) else { return };
+    let Some(connection) = connection::named(fd).filter(|it| it.end.tells_unread.load(Relaxed) != 0) else { return };
     let Some(port) = connection.port() else { return };
     let asked = if port.ready() == Ready::No { libc::POLLRDHUP } else { libc::POLLRDHUP | libc::POLLIN };
     let unread = match port.unread().min(c_int::MAX as u64) as c_int {
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn setsockopt(
     if reason == Some(Reason::SocketOption) || is_stamp || (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
         note_rare();
     }
-    if let (Some(reason), Some(connection)) = (reason, connection::known(fd)) {
+    if let (Some(reason), Some(connection)) = (reason, connection::named(fd)) {
         connection.pin(reason);
     }
     if let Some(kept) = kept(fd, level, name).filter(|_| len as usize >= size_of::<c_int>()) {
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn setsockopt(
     // SAFETY: passed on to the caller.
     let answer = unsafe { real::setsockopt(fd, level, name, value, len) };
     if answer == 0
-        && let Some(connection) = connection::known(fd)
+        && let Some(connection) = connection::named(fd)
     {
         if is_stamp {
             connection.end.stamped.store(is_stamped(fd).into(), Relaxed);
@@ -142,7 +142,7 @@ fn kept(fd: c_int, level: c_int, name: c_int) -> Option<&'static AtomicU8> {
     if level != libc::IPPROTO_TCP || !matches!(name, libc::TCP_NODELAY | libc::TCP_CORK) {
         return None;
     }
-    let end = connection::known(fd)?.end;
+    let end = connection::named(fd)?.end;
     if !end.was_sent_fast() {
         return None;
     }
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn getsockopt(
     }
     if answer == 0
         && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
-        && let Some(connection) = connection::known(fd)
+        && let Some(connection) = connection::named(fd)
     {
         let mut error = 0i32.to_ne_bytes();
         // SAFETY: as above.
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
         set_nonblocking(fd, unsafe { *value } != 0);
         return answer;
     }
-    let Some(connection) = connection::known(fd) else { return answer };
+    let Some(connection) = connection::named(fd) else { return answer };
     // SAFETY: as above.
     unsafe {
         if request == libc::TIOCOUTQ {

@@ -117,7 +117,7 @@ unsafe fn serve(
         // Another thread may have taken a connection up while this one slept in the kernel's call. Then a doorbell may
         // have woken this thread, and that is not data.
         if answer <= 0 || !concerns_us(entries()) {
-            entries().iter_mut().filter(|it| connection::known(it.fd).is_some()).for_each(tell_whole);
+            entries().iter_mut().filter(|it| connection::named(it.fd).is_some()).for_each(tell_whole);
             return answer;
         }
         break;

@@ -23,10 +23,11 @@ pub mod watchers;
 pub mod way;
 
 use crate::guest::table::{self, Known};
-use crate::guest::{family, forked};
+use crate::guest::{family, forked, thread};
 use handle::handle;
 use underpass_segment::end::End;
 use underpass_segment::family::Family;
+use underpass_segment::kernel;
 use underpass_segment::sync::Relaxed;
 
 /// The connection that `fd` is already known to be, also a settled one.
@@ -35,6 +36,20 @@ pub fn known(fd: i32) -> Option<Connection> {
     let Known::Connection(index) = table::get(fd) else { return None };
     forked::check();
     Some(Connection::at(family::existing()?, index, fd))
+}
+
+/// The same for a call of the program that names `fd`.
+pub fn named(fd: i32) -> Option<Connection> {
+    known(fd).filter(|it| !forked::is_unusual() || is_own(fd, it.index))
+}
+
+/// Whether `fd` is the connection that the table has for it. In a child of vfork the number may be another file, since the table is
+/// its parent's. A forked child is set up first.
+#[cold]
+pub fn is_own(fd: i32, index: u32) -> bool {
+    forked::check();
+    let is_it = |family: &Family| kernel::cookie(fd) == Ok(family.end(index).cookie.load(Relaxed));
+    !thread::is_vfork_child() || family::existing().is_some_and(is_it)
 }
 
 /// A connection in the hands of one call.

@@ -134,7 +134,7 @@ fn reap(family: &'static Family) {
 /// claim it does not come. False if an image may still come, and none has.
 pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, claimed: bool) -> bool {
     let end = family.end(index);
-    lent::heed_dead_image(&end.owners);
+    lent::heed_dead_image_in_time(&end.owners);
     let until = it.until.load(Acquire);
     // If not, a process has claimed the end and has lent it again, for which that process keeps it; or has ended it; or
     // the loan was taken back.

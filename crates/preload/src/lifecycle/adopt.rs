@@ -1,13 +1,13 @@
 //! The library finds out whether a descriptor is a TCP connection, and adopts it: gives it an end, or finds the end that it has.
 
 use super::handoff::carried::{self, Carried};
-use crate::connection::Connection;
 use crate::connection::count::{after_execution, count_reason, forget_carried};
 use crate::connection::handle::{ABSENT, HIGHEST, Handle, UNCOUNTED, handle};
 use crate::connection::leaving::end_lost;
 use crate::connection::look::for_each;
 use crate::connection::references::{bury, is_pool_used, take_back_what_is_left};
 use crate::connection::way::Way;
+use crate::connection::{Connection, is_own};
 use crate::guest::table::{self, Known, Nonblocking, Socket};
 use crate::guest::{family, filter, forked, settings, statistics, thread};
 use crate::watch::{epoll, set};
@@ -28,15 +28,6 @@ pub fn of(fd: i32) -> Option<Connection> {
         known => classify(fd, known, kernel::carries)?,
     };
     Some(Connection { end: family::existing()?.end(index), index, fd })
-}
-
-/// Whether `fd` is the connection that the table has for it. In a child of vfork the number may be another file, since the table is
-/// its parent's. A forked child is set up first.
-#[cold]
-fn is_own(fd: i32, index: u32) -> bool {
-    forked::check();
-    let is_it = |family: &Family| kernel::cookie(fd) == Ok(family.end(index).cookie.load(Relaxed));
-    !thread::is_vfork_child() || family::existing().is_some_and(is_it)
 }
 
 /// The same for a socket that is about to get another descriptor, or another process. Whichever process connects it, by

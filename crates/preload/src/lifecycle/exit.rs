@@ -1,5 +1,6 @@
 //! The process ends: it lets go of its connections, whose family may live on.
 
+use super::census::Census;
 use super::images::{await_claims, depart, images_awaited_until};
 use crate::connection::Connection;
 use crate::connection::count::report;
@@ -51,13 +52,14 @@ fn leave_all() {
     if let Some(family) = family::existing() {
         let deadline = images_awaited_until();
         await_claims(family, deadline);
+        let census = Census::new();
         for_each(|index, fd| {
             let end = family.end(index);
             let connection = Connection { end, index, fd };
             connection.count_settled();
             connection.await_heir(deadline);
             if let Some(port) = connection.joined_port() {
-                connection.await_images(&port, connection.is_last(), deadline);
+                connection.await_images(&port, connection.is_last(), &census, deadline);
             }
             connection.hush();
             epoll::let_go(connection, table::generation(fd));

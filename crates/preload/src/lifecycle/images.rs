@@ -1,14 +1,15 @@
 //! Program images that were given a connection and have not begun yet: this process waits for them before it lets go.
 
+use super::census::Census;
 use crate::connection::references::end_unless_awaited;
-use crate::connection::{Connection, known, unclaimed};
-use crate::guest::{family, filter, table};
+use crate::connection::{Connection, unclaimed};
+use crate::guest::{family, filter};
 use underpass_segment::clock;
-use underpass_segment::end::IMAGE_WITHIN_NS;
+use underpass_segment::end::{IMAGE_WITHIN_NS, Stage};
 use underpass_segment::family::Family;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Port;
-use underpass_segment::sync::{Acquire, Relaxed};
+use underpass_segment::sync::Acquire;
 
 /// How long a program image that has not begun is awaited, if nothing is lost without it.
 const PATIENCE_NS: u64 = 1_000_000_000;
@@ -34,7 +35,7 @@ pub fn await_claims(family: &'static Family, deadline: u64) {
                 waits = true;
             } else if !end_unless_awaited(family, index, it, claimed) {
                 unclaimed::enlist(index);
-                waits |= now < deadline || connection.is_lost_with_process();
+                waits |= now < deadline && connection.is_missed_without() || connection.is_lost_with_process();
             }
         });
         if waits {
@@ -66,8 +67,8 @@ impl Connection {
     /// Awaits a program image that is on its way, if no other process has the connection.
     pub fn await_heir(&self, deadline: u64) {
         let is_waited_for = || {
-            self.is_last() && (clock::nanoseconds() < deadline || self.is_lost_with_process())
-                || self.has_half_come(1, deadline)
+            let is_in_time = || clock::nanoseconds() < deadline && self.is_missed_without();
+            self.is_last() && (is_in_time() || self.is_lost_with_process()) || self.has_half_come(1, deadline)
         };
         if self.is_last() && self.is_awaited() {
             // Until the image is there, no process reads the ring.
@@ -76,6 +77,13 @@ impl Connection {
         while self.is_awaited() && is_waited_for() {
             clock::nap(200);
         }
+    }
+
+    /// Whether the process that is awaited would miss something if this process, which has gone away from the ring, did
+    /// not wait. A process that the socket was passed to finds plain TCP, as it would behind the ring.
+    fn is_missed_without(&self) -> bool {
+        let has_unread = || self.port_even_confined().is_some_and(|port| !port.is_absent() || port.left_behind() > 0);
+        !self.end.owners.is_lent_to_process() || has_unread()
     }
 
     /// Whether an image may have come for the connection (this process has `mine` references to it) but not yet for its
@@ -115,13 +123,9 @@ impl Connection {
     /// Another program image is about to take this one's place, and nobody has the channel until that image comes for
     /// it. Where this process has both ends, and no other process keeps the channel meanwhile, both go to the kernel
     /// path.
-    pub fn outlast_image(self, deadline: u64) {
+    pub fn outlast_image(self, census: &Census, deadline: u64) {
         let Some(port) = self.joined_port() else { return };
-        let has_both = || self.end.is_brokered() && self.other_end().is_some();
-        if self.company() != Some(1) && !has_both() {
-            return;
-        }
-        if let Some(other) = self.other_end() {
+        if let Some(other) = census.other_end(&self) {
             match other.pinned_port(Reason::Inherited) {
                 Some(other) => port.hand_over_with(&other, Reason::Inherited),
                 None => port.pin(Reason::Inherited),
@@ -129,8 +133,14 @@ impl Connection {
         } else {
             // The image reads on from a copy of the ring, if no process with the other end comes back to it.
             let is_copied = self.is_last() && port.has_all_that_comes();
-            self.await_images(&port, is_copied, deadline);
+            self.await_images(&port, is_copied, census, deadline);
         }
+    }
+
+    /// Whether nobody has its channel when this image is gone, as far as can be told.
+    pub fn is_lost_to_image(&self, census: &Census) -> bool {
+        let has_both = || self.end.is_brokered() && census.other_end(self).is_some();
+        self.end.stage() == Stage::Joined && (census.company(self) == Some(1) || has_both())
     }
 
     /// The same for an end of which the new image gets a descriptor if it `stays`. An image that finds its end in the
@@ -147,18 +157,12 @@ impl Connection {
         }
     }
 
-    /// The other end, if this process has it.
-    pub fn other_end(&self) -> Option<Connection> {
-        let cookie = self.end.peer_cookie.load(Relaxed);
-        (0..table::highest()).filter_map(known).find(|it| it.end.cookie.load(Relaxed) == cookie)
-    }
-
     /// The channel may be about to be lost with this process, perhaps the `last` that has this end, while the other
     /// processes that have an end of it are between two program images: awaits that an image has come for the channel.
-    pub fn await_images(&self, port: &Port<'_>, last: bool, deadline: u64) {
+    pub fn await_images(&self, port: &Port<'_>, last: bool, census: &Census, deadline: u64) {
         while port.is_needed(last)
             && self.company() == Some(1)
-            && self.other_end().is_none()
+            && census.other_end(self).is_none()
             && clock::nanoseconds() < deadline
         {
             clock::nap(100);

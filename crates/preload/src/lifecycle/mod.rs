@@ -1,6 +1,7 @@
 //! What becomes of a connection, and of the process that has it.
 
 pub mod adopt;
+mod census;
 pub mod child;
 pub mod close;
 pub mod confine;

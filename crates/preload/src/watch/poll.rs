@@ -42,7 +42,7 @@ of_each_thread! {
 
 /// What a descriptor in a poll is to the library.
 pub fn port(fd: c_int) -> Option<Port<'static>> {
-    connection::known(fd)?.ready_port()
+    connection::named(fd)?.ready_port()
 }
 
 /// A program waits only for room in a ring, and will be told of it. So from now on a send that does not block may
@@ -50,7 +50,7 @@ pub fn port(fd: c_int) -> Option<Port<'static>> {
 pub fn mind_room(fds: &[pollfd]) {
     let is_minded = |end: &End| end.is_watched() && end.read_gate.is_shut();
     for it in fds.iter().filter(|it| it.events & IN == 0 && it.events & OUT != 0) {
-        if let Some(connection) = connection::known(it.fd)
+        if let Some(connection) = connection::named(it.fd)
             && !is_minded(connection.end)
             && let Some(port) = connection.joined_port()
             && port.sends_fast()
@@ -152,7 +152,7 @@ fn doze(fds: &[pollfd], deadline: Deadline, mask: *const sigset_t) -> Dozed {
     if !mask.is_null() || it.events & OUT != 0 || it.events & IN == 0 {
         return Dozed::Over;
     }
-    let Some(connection) = connection::known(it.fd) else { return Dozed::Over };
+    let Some(connection) = connection::named(it.fd) else { return Dozed::Over };
     let Some(port) = connection.ready_port() else { return Dozed::Over };
     // If the connection is closed meanwhile, it is kept until this returns.
     let inside = connection.inside();
@@ -271,7 +271,7 @@ fn answer_alone(fds: &mut [pollfd]) -> Option<c_int> {
 
 /// Whether something for which `it` asks is left in the ring of a confined end, or of a confined end in a set.
 fn has_rest(it: &pollfd) -> bool {
-    let connection = connection::known(it.fd);
+    let connection = connection::named(it.fd);
     it.events & IN != 0 && connection.map_or_else(|| epoll::has_rest(it.fd), |connection| connection.has_rest())
 }
 

@@ -372,6 +372,11 @@ impl End {
         given
     }
 
+    /// Whether the directory has an entry for a process to which the socket was passed.
+    pub fn is_passed(&self) -> bool {
+        self.word.load(Relaxed) != 0
+    }
+
     /// The end is about to be closed with bytes that a process may still come for, to which the socket was passed: its entry in the
     /// directory stays, and tells that process of the loss.
     pub fn keep_entry(&self) {

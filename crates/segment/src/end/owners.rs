@@ -151,6 +151,11 @@ impl Owners {
         Some(self.image.load(Acquire)).filter(|&image| is_alone && image != 0)
     }
 
+    /// Whether all that is awaited is one process that the socket was passed to.
+    pub fn is_lent_to_process(&self) -> bool {
+        self.is_lent() && self.loans.load(Acquire) == 1 && self.image.load(Acquire) == 0
+    }
+
     /// Until when an image or a process may come for the end (CLOCK_MONOTONIC, ns), which may be past; 0: none is
     /// awaited.
     pub fn lent_until(&self) -> u64 {
@@ -245,8 +250,9 @@ mod tests {
         let owners = owners();
         owners.begin();
         owners.lend(100, 0);
+        assert!(owners.is_lent_to_process());
         owners.lend(200, 0);
-        assert!(owners.leave());
+        assert!(owners.leave() && !owners.is_lent_to_process());
         assert!(owners.is_awaited(199) && !owners.is_awaited(200) && owners.is_lent());
         assert!(!owners.add_if_used() && owners.add());
         owners.take_up_loan(0);
@@ -285,7 +291,9 @@ mod tests {
         assert!(!owners.is_lent());
 
         owners.lend(300, 9);
+        assert!(!owners.is_lent_to_process());
         owners.take_up_loan(9);
+        assert!(!owners.is_lent_to_process());
         assert_eq!([owners.is_lent(), owners.take_back_loan(9)], [false, false]);
     }
 

@@ -154,7 +154,8 @@ pub fn thread_sleeps(tid: u32) -> bool {
     stat(tid).is_none_or(|it| !it.runs)
 }
 
-fn exists(tid: u32) -> bool {
+/// Whether there is a thread of this number. One that has ended is there until it was waited for.
+pub fn exists(tid: u32) -> bool {
     // SAFETY: signal 0 is sent to nobody.
     let answer = unsafe { syscall(libc::SYS_tkill, [tid as usize, 0, 0, 0, 0, 0]) };
     answer != Err(Errno(libc::ESRCH))

@@ -236,6 +236,9 @@ impl Port<'_> {
             true => last.min(self.announced()).saturating_sub(self.bells()),
             false => reading.to_discard(),
         };
+        if missing() == 0 {
+            return 0;
+        }
         let began = ticks();
         loop {
             // This comes before the last look: what came before the end of the stream is there by then.

@@ -48,12 +48,17 @@ pub fn claim() {
     let Ok(text) = unsafe { CStr::from_ptr(brought) }.to_str() else { return };
     let number = |prefix| text.strip_prefix(prefix).and_then(|number| number.parse().ok());
     if let Some(arrived) = number(BY_PARCEL).and_then(Arrived::read) {
-        claim_parcel(&arrived);
+        kernel::undisturbed(|| claim_parcel(&arrived));
     } else if let Some(offer) = text.strip_prefix(BY_FAMILY).and_then(Offer::read) {
-        claim_from(offer);
+        kernel::undisturbed(|| claim_from(offer));
     }
     if (0..table::highest()).any(|fd| connection::known(fd).is_some()) {
-        kernel::for_each_descriptor(|fd| epoll::claim(fd, |fd| adopt::give_up(fd, Reason::NoMemory)));
+        kernel::for_each_descriptor(|fd| {
+            // There may be thousands of these.
+            if connection::known(fd).is_none() {
+                epoll::claim(fd, |fd| adopt::give_up(fd, Reason::NoMemory));
+            }
+        });
     }
 }
 
@@ -62,10 +67,6 @@ fn claim_parcel(arrived: &Arrived) {
     let listed = arrived.listed.items().iter().zip(0..);
     let by_cookie = ByCookie::of(arrived.listed.items().len(), listed.map(|(it, at)| (it.cookie, at)));
     for (at, listed) in arrived.listed.items().iter().enumerate() {
-        // The number may be something else by now, if the parcel was another image's.
-        if kernel::cookie(listed.fd) != Ok(listed.cookie) {
-            continue;
-        }
         let end = arrived.contents.items().get(at);
         let is_first = by_cookie.as_ref().is_some_and(|it| it.find(listed.cookie) == Some(at as u32));
         let carried = end.map(|it| Carried {
@@ -79,7 +80,8 @@ fn claim_parcel(arrived: &Arrived) {
             end: Some((it, arrived)),
         });
         let claimed = carried.is_some_and(|it| adopt::claim(listed.fd, Some(&it)));
-        if !claimed && listed.depends != 0 {
+        // The number may be something else by now, if the parcel was another image's.
+        if !claimed && listed.depends != 0 && kernel::cookie(listed.fd) == Ok(listed.cookie) {
             leaving::end_lost(listed.fd);
         }
     }

@@ -1,8 +1,10 @@
 //! Which connections a new image inherits.
 
-use super::Execution;
 use super::by_cookie::ByCookie;
+use super::{Execution, NEW};
+use crate::connection::handle::HIGHEST;
 use crate::connection::{self, Connection, look};
+use crate::guest::memory::Reserved;
 use crate::guest::{family, table};
 use crate::lifecycle::adopt;
 use underpass_segment::end::Stage;
@@ -23,6 +25,82 @@ fn known() -> impl Iterator<Item = Connection> {
 /// Whether a descriptor stays open over an execution.
 pub fn stays_open(fd: i32) -> bool {
     kernel::descriptor_flags(fd).is_some_and(|flags| flags & libc::FD_CLOEXEC == 0)
+}
+
+/// The descriptors that an image inherits that takes this one's place: they are asked for once, because there may be
+/// thousands.
+pub struct Staying(Reserved<i32>);
+
+impl Staying {
+    /// Those of the connections at this time; `None` without address space.
+    pub fn look() -> Option<Staying> {
+        let mut list = Reserved::new(known().count() + NEW)?;
+        inherited(Execution::Alone, |it| {
+            list.push(it.fd);
+        });
+        Some(Staying(list))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.items().len()
+    }
+
+    /// Whether `fd` was one of them.
+    pub fn has(&self, fd: i32) -> bool {
+        self.0.items().binary_search(&fd).is_ok()
+    }
+
+    /// [`inherited`] for that image, with connections that other threads have made since. Signals are held back unless
+    /// `what` may wait for long.
+    pub fn inherited(&self, waits: bool, mut what: impl FnMut(Connection)) {
+        let look = |fd| {
+            look::look_at(fd, |it| {
+                if self.has(it.fd) || stays_open(it.fd) {
+                    what(it);
+                }
+            });
+        };
+        if waits {
+            (0..table::highest()).for_each(look)
+        } else {
+            kernel::undisturbed_in_turns(0..table::highest(), look)
+        }
+    }
+}
+
+/// The same, once for each end: an end that is lent twice to an image is awaited when that has come.
+pub fn inherited_ends(how: Execution<'_>, mut what: impl FnMut(Connection)) {
+    let mut seen = Seen::none(HIGHEST.load(Relaxed));
+    inherited(how, |it| {
+        if !it.has_duplicates() && !how.is_borrowed() || seen.add(it.index) {
+            what(it);
+        }
+    });
+}
+
+/// The ends that were seen: a bit for each.
+struct Seen(Option<Reserved<u64>>);
+
+impl Seen {
+    /// None yet of so many.
+    fn none(ends: u32) -> Seen {
+        let words = ends as usize / 64 + 1;
+        let mut list = Reserved::even_confined(words);
+        if let Some(list) = &mut list {
+            (0..words).for_each(|_| _ = list.push(0));
+        }
+        Seen(list)
+    }
+
+    /// Adds an end, and says whether it is new.
+    fn add(&mut self, index: u32) -> bool {
+        let words = self.0.as_mut().map(Reserved::items_mut);
+        let Some(word) = words.and_then(|words| words.get_mut(index as usize / 64)) else { return true };
+        let before = *word;
+        *word |= 1 << (index % 64);
+        before != *word
+    }
 }
 
 /// Calls `what` for each connection that the new image inherits, for each of its descriptors there.
@@ -52,5 +130,16 @@ pub fn inherited(how: Execution<'_>, mut what: impl FnMut(Connection)) {
     };
     if !kernel::for_each_descriptor(&mut look) {
         (0..table::highest()).for_each(look);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_end_is_new_once() {
+        let mut seen = Seen::none(65);
+        assert_eq!([0, 64, 0, 63, 64, 63].map(|index| seen.add(index)), [true, true, false, true, false, false]);
     }
 }

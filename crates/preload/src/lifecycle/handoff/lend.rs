@@ -40,9 +40,13 @@ impl Receiver {
             // read those behind them.
             Guess::Relative if !connection.has_unread() || self.comes_to_rings() => connection.pin(Reason::Passed),
             Guess::Unknown => connection.offer(Reason::Passed),
-            Guess::Relative | Guess::Stranger => {
+            guess @ (Guess::Relative | Guess::Stranger) => {
                 if !connection.hand_over(Reason::Passed) {
                     return false;
+                }
+                if matches!(guess, Guess::Stranger) && !connection.has_unread_out_of_reach() {
+                    // It finds plain TCP, and never comes for the end.
+                    return true;
                 }
             }
         }

@@ -13,7 +13,7 @@
 //! ends the connection by a reset at once.
 
 mod arrival;
-mod by_cookie;
+pub mod by_cookie;
 pub mod carried;
 mod environment;
 mod file_actions;
@@ -36,6 +36,7 @@ pub use program::Program;
 pub use prospect::set_up;
 pub use stand_in::Unconnected;
 
+use super::census::Census;
 use super::{images, relinquish};
 use crate::connection::{Connection, count, look, unclaimed};
 use crate::guest::access::are_strings_readable;
@@ -48,7 +49,7 @@ use core::fmt::Write;
 use environment::note_child_packed;
 use environment::{Environment, MOST, Pages, Text, variables_in};
 use hand_over::hand_over_inherited;
-use inherited::{has_any, inherited, stays_open};
+use inherited::{Staying, has_any, inherited_ends, stays_open};
 use libc::posix_spawn_file_actions_t;
 use loan::{Loan, Offer};
 use locked::LockedEnds;
@@ -209,15 +210,20 @@ unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<
     if alone {
         outlast_heirs(family, deadline);
         look::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
-        inherited(how, |it| it.outlast_image(deadline));
+        let census = Census::new();
+        look::look_at_all(|it| {
+            if it.is_lost_to_image(&census) && stays_open(it.fd) {
+                it.outlast_image(&census, deadline);
+            }
+        });
     }
     // Behind a seccomp filter an image may be killed for attaching a System V segment.
     let goes_on = prospect != Prospect::Doubtful && !filter::is_confined();
     // SAFETY: passed on to the caller.
     let room = if goes_on { unsafe { Room::new(envp, how) } } else { None };
     if alone {
-        let goes_along = |it: &Connection| it.end.stage() <= Stage::Joined && it.descriptors().any(stays_open);
-        count::count_before_execution(|it| room.is_some() && goes_along(it));
+        let stays = |fd| room.as_ref().and_then(|it| it.parcel.as_ref()).is_some_and(|it| it.2.has(fd));
+        count::count_before_execution(|it| it.end.stage() <= Stage::Joined && it.descriptors().any(stays));
         leave_behind(family, deadline);
     }
     match room {
@@ -269,7 +275,7 @@ fn leave_behind(family: &'static Family, deadline: u64) {
 struct Room {
     environment: Environment,
     variables: usize,
-    parcel: Option<(Parcel, LockedEnds)>,
+    parcel: Option<(Parcel, LockedEnds, Staying)>,
 }
 
 impl Room {
@@ -277,10 +283,9 @@ impl Room {
     /// `envp` must be null or an environment.
     unsafe fn new(envp: *const *const c_char, how: Execution<'_>) -> Option<Room> {
         let parcel = if how.is_alone() {
-            let mut count = 0;
-            inherited(how, |_| count += 1);
-            count += NEW;
-            Some((Parcel::new(count)?, LockedEnds::new(count)?))
+            let staying = Staying::look()?;
+            let count = staying.count() + NEW;
+            Some((Parcel::new(count)?, LockedEnds::new(count)?, staying))
         } else {
             None
         };
@@ -311,8 +316,8 @@ impl Room {
         let lending = Lending::begin();
         let mut loan = Loan::new(family);
         let (parcel, locked) = match parcel {
-            Some((mut parcel, mut locked)) => {
-                let descriptor = fill_parcel(&mut parcel, &mut locked, family, &mut loan, is_sure);
+            Some((mut parcel, mut locked, staying)) => {
+                let descriptor = fill_parcel(&mut parcel, &mut locked, family, &mut loan, &staying, is_sure);
                 let _ = write!(text, "{BY_PARCEL}{descriptor}");
                 (Some(parcel), Some(locked))
             }
@@ -320,7 +325,7 @@ impl Room {
                 if how.is_borrowed() {
                     loan.note_process(kernel::process_id());
                 }
-                inherited(how, |connection| loan.add(&connection));
+                inherited_ends(how, |connection| loan.add(&connection));
                 let _ = write!(text, "{BY_FAMILY}{}", Offer::of(&loan));
                 (None, None)
             }
@@ -355,12 +360,14 @@ fn fill_parcel(
     locked: &mut LockedEnds,
     family: &'static Family,
     loan: &mut Loan,
+    staying: &Staying,
     is_sure: bool,
 ) -> i32 {
     // Otherwise other processes keep the family's table, and the new image finds the ends there, unless those are killed.
     let holds = !family.has_others(family::member());
-    let member = family::member();
-    inherited(Execution::Alone, |connection| {
+    let (member, census) = (family::member(), Census::new());
+    // A connection that may be lost with a doubtful image is handed over, which may take long.
+    staying.inherited(!is_sure, |connection| {
         if connection.end.stage() > Stage::Joined {
             return;
         }
@@ -375,7 +382,7 @@ fn fill_parcel(
         if left_behind.is_none() && !is_sure && is_joined && connection.is_last() {
             // The other end is this process's own, and away until the image is there: waiting for it here would last
             // for ever.
-            if connection.other_end().is_some_and(|it| it.end.is_away()) {
+            if census.other_end(&connection).is_some_and(|it| it.end.is_away()) {
                 connection.reset();
             } else {
                 connection.hand_over_or_reset(Reason::Inherited);
