@@ -26,8 +26,8 @@ pub fn undisturbed_since<T>(what: impl FnOnce(u64) -> T) -> T {
     result
 }
 
-/// Calls `what` with each of the items with signals held back, for [`TURN_NS`] at a time at most, so that what many
-/// items need is not paid for with each of them.
+/// Calls `what` with each of the items with signals held back, for 5 ms at a time at most: what many items need is not
+/// paid for with each of them.
 pub fn undisturbed_in_turns<T>(items: impl IntoIterator<Item = T>, mut what: impl FnMut(T)) {
     let mut items = items.into_iter();
     let mut has_more = true;
