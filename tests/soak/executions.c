@@ -19,6 +19,7 @@
 //
 //     EXECUTIONS_MOVES=letters   make these moves alone
 //     EXECUTIONS_DEATHS=0        kill no end
+//     EXECUTIONS_HOLD=1          leave a round that has failed as it is, for a debugger
 //
 // Exit code 0 only if everything agreed.
 #include "seeded.h"
@@ -89,6 +90,7 @@ static _Noreturn void fail(const char *what, int error) {
                  error ? ": " : "", error ? strerror(error) : "", (unsigned long long)mine->sent,
                  (unsigned long long)mine->received, (unsigned long long)its->sent);
     }
+    if (getenv("EXECUTIONS_HOLD")) pause();
     _exit(1);
 }
 
@@ -262,6 +264,24 @@ static void send_piece(void) {
     }
 }
 
+/* Says where in the stream what came instead lies, as far as that is to be seen. */
+static _Noreturn void fail_for_bytes(const unsigned char *bytes, size_t count) {
+    enum { ENOUGH = 8 };
+    const uint64_t at = round_->ends[me].received;
+    size_t right = 0;
+    while (bytes[right] == stream(!me, at)[right]) right++;
+    static char text[120];
+    snprintf(text, sizeof(text), "%zu bytes are right, the next %zu, of which the first is %d, are not", right,
+             count - right, bytes[right]);
+    for (uint64_t from = 0; count - right >= ENOUGH && from < PATTERN; from++) {
+        if (memcmp(bytes + right, stream(!me, from), ENOUGH) != 0) continue;
+        const int64_t ahead = (int64_t)from - (int64_t)((at + right) % PATTERN);
+        snprintf(text, sizeof(text), "%zu bytes are right, the next %zu lie %lld further on, modulo %d", right, count - right,
+                 (long long)ahead, PATTERN);
+    }
+    fail(text, 0);
+}
+
 static void receive_piece(void) {
     static unsigned char bytes[BIGGEST];
     struct end *mine = &round_->ends[me];
@@ -280,7 +300,7 @@ static void receive_piece(void) {
         mine->has_all = true;
         return;
     }
-    if (memcmp(bytes, stream(!me, mine->received), (size_t)got) != 0) fail("other bytes than were sent", 0);
+    if (memcmp(bytes, stream(!me, mine->received), (size_t)got) != 0) fail_for_bytes(bytes, (size_t)got);
     mine->received += (uint64_t)got;
 }
 
@@ -349,7 +369,8 @@ static bool await_all(long kill_at) {
             kill(round_->ends[0].process, SIGKILL);
             is_killed = true;
         }
-        if (now() - began > LIMIT_MS || (round_->has_failed && now() - began > 2000)) return false;
+        const long patience = round_->has_failed ? 2000 : LIMIT_MS;
+        if (now() - began > patience && !getenv("EXECUTIONS_HOLD")) return false;
         usleep(500);
     }
 }

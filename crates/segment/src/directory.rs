@@ -162,18 +162,40 @@ impl Directory {
             return Ok(Directory { mapping, uid });
         }
         // A table is rarely made. The abstract name of a socket, which vanishes with its process, lets one process do
-        // it at a time. If that process holds the name for long, two tables may come about: their users then stay on
-        // kernel TCP.
+        // it at a time. If that process holds the name for long, because it was stopped, another makes a table as well:
+        // then the one with the lowest number counts.
         let turn = Turn::take(uid);
         if let Some(mapping) = existing(uid) {
             return Ok(Directory { mapping, uid });
         }
-        let mapping = Mapping::create(LEN)?;
-        let directory = Directory { mapping, uid };
+        let directory = Directory::make(uid)?;
+        drop(turn);
+        Ok(directory.unless_another_counts())
+    }
+
+    fn make(uid: u32) -> Result<Directory, Errno> {
+        let directory = Directory { mapping: Mapping::create(LEN)?, uid };
         directory.header().mark.store(MARK, Relaxed);
         directory.header().magic.store(MAGIC, Release);
-        drop(turn);
         Ok(directory)
+    }
+
+    /// The table that counts, after this one was made. Two processes that have made tables at the same moment each see the
+    /// other's: a table is there for all before its maker looks.
+    fn unless_another_counts(self) -> Directory {
+        match existing(self.uid) {
+            Some(mapping) if mapping.id() != self.mapping.id() => {
+                // SAFETY: nothing refers into it yet.
+                unsafe { self.mapping.detach() };
+                Directory { mapping, ..self }
+            }
+            Some(again) => {
+                // SAFETY: just attached a second time.
+                unsafe { again.detach() };
+                self
+            }
+            None => self,
+        }
     }
 
     /// User whose table it is.
@@ -439,6 +461,10 @@ fn existing(uid: u32) -> Option<Mapping> {
     None
 }
 
+/// A process that makes the table has done so within this time, if it is not stopped.
+const TURN_WITHIN_US: u32 = 1_000_000;
+const TRY_EVERY_US: u32 = 100;
+
 /// The right to make the table, held by a bound abstract name.
 struct Turn(Option<usize>);
 
@@ -458,10 +484,10 @@ impl Turn {
         let Ok(fd) = (unsafe { syscall(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0]) }) else {
             return Turn(None);
         };
-        for _ in 0..100 {
+        for _ in 0..TURN_WITHIN_US / TRY_EVERY_US {
             // SAFETY: the address is as long as said.
             match unsafe { syscall(libc::SYS_bind, [fd, name.as_ptr() as usize, 3 + text, 0, 0, 0]) } {
-                Err(Errno(libc::EADDRINUSE)) => clock::nap(100),
+                Err(Errno(libc::EADDRINUSE)) => clock::nap(TRY_EVERY_US),
                 _ => break,
             }
         }
@@ -529,6 +555,17 @@ mod tests {
     fn alone() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails if a process goes on with the table that it has made: sockets that it passes on would not be found.
+    #[test]
+    fn of_two_tables_that_were_made_at_the_same_moment_one_counts() {
+        let _alone = alone();
+        let user = kernel::user_id();
+        let made = [(); 2].map(|()| Directory::make(user).unwrap());
+        let numbers = made.map(|it| it.id());
+        let counts = made.map(|it| it.unless_another_counts().id());
+        assert!(counts[0] == counts[1] && numbers.iter().all(|&it| counts[0] <= it), "{numbers:?} {counts:?}");
     }
 
     #[test]
