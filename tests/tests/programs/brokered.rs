@@ -74,20 +74,22 @@ fn echo(pair: &Pair, connections: u32, messages: u32) {
     let server = pair.serve(0, &format!("serve {port}"), port);
     let client = pair.start(1, &format!("ask {port} {connections} {messages}"));
     assert_eq!(client.succeed(Duration::from_secs(60)), DONE);
-    // The server tells of a connection when it has closed it.
+    await_server(pair, connections);
+    server.stop(libc::SIGTERM);
+}
+
+/// Awaits that the server has told of all its connections, `connections` with each client: it does so when it has closed
+/// them.
+fn await_server(pair: &Pair, connections: u32) {
     let told = || {
-        pair.users[0]
-            .run
-            .processes()
-            .iter()
-            .map(|it| it.fast + it.reasons.iter().map(|it| it.1).sum::<u64>())
-            .sum::<u64>()
+        let processes = pair.users[0].run.processes();
+        let rows = processes.iter().map(|it| it.fast + it.reasons.iter().map(|it| it.1).sum::<u64>());
+        rows.sum::<u64>()
     };
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_kernel_only() && told() % u64::from(connections) != 0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
-    server.stop(libc::SIGTERM);
 }
 
 #[test]
@@ -120,6 +122,7 @@ fn a_process_that_hides_its_descriptors_is_proven_by_the_daemon() {
         let port = free_port();
         let server = pair.stage.serve(command(&format!("{serve} {port}")), port);
         assert_eq!(pair.stage.output(command(&format!("{ask} {port} 3 3000"))), DONE);
+        await_server(&pair, 3);
         server.stop(libc::SIGTERM);
     }
     let fast = pair.users[0].run.fast(None);
