@@ -366,9 +366,10 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
         mask &= !OUT;
     }
     let is_level = item.events & (EDGE | ONCE) == 0;
+    let is_doorbell = is_level && mask & OVER == 0 && port.ready() == Ready::Yes;
     if mask & (IN | OVER) != 0 {
-        if is_level && mask & OVER == 0 && port.ready() == Ready::Yes {
-            // A doorbell has done this. Once the ring is read, the kernel reports what else there is.
+        if is_doorbell {
+            // Once the ring is read, the kernel reports what else there is.
             port.kernel_was_asked();
         } else {
             port.ask_kernel_next();
@@ -384,7 +385,7 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
     if mask & !UNASKED != 0 {
         mask = without_false_reset(&port, mask);
     }
-    if mask & !IN == 0 && item.wants(IN) && is_level && set.count() > 1 && port.ready() == Ready::Yes {
+    if is_doorbell && mask & !IN == 0 && item.wants(IN) && set.count() > 1 {
         return (Truth::PutOff, true);
     }
     if !item.wants(IN) {
