@@ -420,10 +420,8 @@ impl Meeting {
         channel.outgoing().sender.ended.store(1, Relaxed);
         channel.incoming().flags.closed.store(CLOSED, Release);
         end.pin_sending();
-        if let Some(word) = end.word.load(Relaxed).checked_sub(1).filter(|_| !is_quiet())
-            && let Some(directory) = self.directory(kernel::user_id())
-        {
-            directory.clear(word, Key::lent(end.cookie.load(Relaxed)), kernel::process_id());
+        if !is_quiet() {
+            self.end_lending(end);
         }
         if channel.side() == Side::Maker && channel.claim(end.peer_cookie.load(Relaxed)) {
             // The other end never came, so it will never close.
@@ -481,10 +479,9 @@ impl Meeting {
 
     /// Takes that entry back: whoever is passed the socket from now on finds plain TCP.
     pub fn end_lending(&mut self, end: &End) {
-        let key = Key::lent(end.cookie.load(Relaxed));
-        let entry = end.word.load(Relaxed).checked_sub(1);
-        if let (Some(directory), Some(entry)) = (self.directory(kernel::user_id()), entry)
-            && directory.clear(entry, key, kernel::process_id())
+        if let Some(entry) = end.word.load(Relaxed).checked_sub(1)
+            && let Some(directory) = self.directory(kernel::user_id())
+            && directory.clear(entry, Key::lent(end.cookie.load(Relaxed)), kernel::process_id())
         {
             end.word.store(0, Relaxed);
         }
