@@ -11,6 +11,13 @@ use core::arch::asm;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
+impl Errno {
+    /// Whether it says that the connection is over, whichever call was told so.
+    pub const fn ends_connection(self) -> bool {
+        matches!(self.0, libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT)
+    }
+}
+
 /// What a system call answers: a non-negative value or an [`Errno`].
 pub type Answer = Result<usize, Errno>;
 

@@ -177,7 +177,7 @@ impl End {
     /// Keeps `error`, with which a call of the library's own failed, for the program, if it is an error of the
     /// connection.
     pub fn keep_error(&self, error: Errno) {
-        if matches!(error.0, libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) {
+        if error.ends_connection() {
             self.reading.error.store(error.0, Relaxed);
         }
     }

@@ -211,7 +211,7 @@ impl Port<'_> {
             Ok(0) => return Some(Given::NoMore),
             Ok(got) => got,
             Err(AGAIN) => return Some(Given::Later),
-            Err(error @ Errno(libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT)) => return Some(Given::Failed(error)),
+            Err(error) if error.ends_connection() => return Some(Given::Failed(error)),
             Err(_) => return None,
         };
         self.end.reading.kernel.fetch_add(got as u64, Relaxed);
