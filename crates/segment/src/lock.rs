@@ -65,6 +65,15 @@ impl Lock {
         }
     }
 
+    /// The same, but does not wait for another thread: `None` if one that lives is inside.
+    pub fn try_enter(&self, me: u32) -> Option<Entered> {
+        match self.owner() {
+            0 => self.enter_at_once(me).then_some(Entered::Alone),
+            owner if owner == me || self.is_visited_by(me) => Some(self.enter(me)),
+            owner => self.inherit(owner, me).then_some(Entered::AfterDeath),
+        }
+    }
+
     /// Enters as thread `me`, which is not inside already, if no thread is inside, or the owner comes out within 100
     /// ms.
     pub fn enter_if_free(&self, me: u32) -> bool {

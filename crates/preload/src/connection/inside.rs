@@ -158,7 +158,7 @@ pub static WAITING: Waiting = Waiting {
 fn give_back_everywhere() -> bool {
     // On every connection, also after one for which the kernel has no room.
     let mut all = true;
-    look_at_all(|it| all &= it.attend());
+    look_at_all(|it| all &= it.joined_port().is_none_or(|port| port.give_back_unless_busy()));
     all
 }
 

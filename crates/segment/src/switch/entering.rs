@@ -20,10 +20,22 @@ impl Port<'_> {
     #[inline]
     pub(super) fn enter_sending(&self) -> Entered {
         let entered = self.end.sending.lock.enter(self.me);
+        self.repair_sending_after(entered);
+        entered
+    }
+
+    /// Enters the lock, unless another thread that lives is inside.
+    pub(super) fn try_enter_sending(&self) -> Option<Entered> {
+        let entered = self.end.sending.lock.try_enter(self.me)?;
+        self.repair_sending_after(entered);
+        Some(entered)
+    }
+
+    #[inline]
+    fn repair_sending_after(&self, entered: Entered) {
         if entered == Entered::AfterDeath {
             kernel::undisturbed(|| self.repair_sending());
         }
-        entered
     }
 
     /// Exits the lock, for a kernel send or not.

@@ -41,10 +41,29 @@ impl Port<'_> {
     /// If the reader is absent, puts on the kernel path what is unread in the ring. False if the kernel has no room for
     /// all of it yet: the caller has to come again.
     pub fn give_back_if_due(&self) -> bool {
-        if !self.sends_fast() || !self.reader_is_absent() || self.is_awaited_empty() {
+        if self.owes_nothing_back() {
             return true;
         }
         let entered = self.enter_sending();
+        self.give_back_inside(entered)
+    }
+
+    /// The same, but does not wait for another thread that sends: false then. That thread may have to wait for what the caller does
+    /// next.
+    pub fn give_back_unless_busy(&self) -> bool {
+        if self.owes_nothing_back() {
+            return true;
+        }
+        self.try_enter_sending().is_some_and(|entered| self.give_back_inside(entered))
+    }
+
+    /// Whether the reader is at its ring, or nothing in it has to be given back.
+    fn owes_nothing_back(&self) -> bool {
+        !self.sends_fast() || !self.reader_is_absent() || self.is_awaited_empty()
+    }
+
+    /// Gives back inside the lock, and exits it.
+    fn give_back_inside(&self, entered: Entered) -> bool {
         let given = !self.sends_fast() || self.give_back() != Gave::Part;
         self.end.sending.lock.exit(entered);
         given

@@ -12,7 +12,7 @@ use crate::reason::Reason;
 use crate::ring::{Place, Record};
 use crate::sync::Relaxed;
 use crate::vector::Cursor;
-use crate::words::{ALONE, DOZING, RECEIVING, RINGING};
+use crate::words::{ALONE, DOZING, LEAVING, LEFT, RECEIVING, RINGING};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -217,6 +217,42 @@ fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
         assert_eq!(kernel::poll_now(sender.fd, 0), libc::POLLERR | libc::POLLHUP);
         assert_eq!(sender.judge_reset(), !asked);
     }
+}
+
+/// A liar, or a reader that was killed. Fails if `Port::step_down` takes an absent reader for one for which the kernel has no room.
+#[test]
+fn a_reader_that_is_absent_and_never_done_with_leaving_is_not_awaited() {
+    let it = Ends::joined(true);
+    let reader = it.port(1);
+    let flags = &reader.channel.incoming().flags;
+    flags.waiting.fetch_or(LEFT, Relaxed);
+    flags.in_kernel.store(LEAVING, Relaxed);
+    let (tell, told) = mpsc::channel();
+    let port = Sent(it.port(0));
+    thread::spawn(move || {
+        let Sent(port) = { port };
+        port.go_down_for_good(Reason::Asked, true, u64::MAX);
+        tell.send(())
+    });
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(()));
+    assert_eq!((it.ends[0].stage(), it.ends[0].reason()), (Stage::Broken, Reason::PeerFault));
+}
+
+/// A thread that sleeps on another connection would wait for a thread that waits for what that sleep is for.
+#[test]
+fn what_is_left_unread_is_not_given_back_beside_a_thread_that_sends() {
+    let (it, left) = some_left_unread();
+    let (sender, reader) = (it.port(0), it.port(1));
+    assert_eq!(reader.leave(Leave::IfGivenBack, u64::MAX), LeftRing::Unread);
+    let lock = &sender.end.sending.lock;
+    let sending = lock.enter(kernel::marked(kernel::thread_id()));
+    assert!(!sender.give_back_unless_busy());
+    assert_eq!(kernel::inq(reader.fd), Ok(0));
+    lock.exit(sending);
+    // One that was killed while it sent is not awaited.
+    lock.enter(NOBODY);
+    assert!(sender.give_back_unless_busy());
+    it.assert_kernel_has(&left);
 }
 
 /// Some records, one of which the reader has read in part.

@@ -70,8 +70,7 @@ impl Port<'_> {
         let silent =
             || self.reader_has_shut() || self.channel.outgoing().sender.announced.load(Relaxed) & NO_MORE_BELLS != 0;
         let has_ended = || kernel::poll_now(self.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
-        // An absent reader is not stuck: the kernel has no room yet for what is given back to it.
-        (us > patience_us || us > STOPPED_US && silent() && has_ended()) && !self.reader_is_absent()
+        us > patience_us || us > STOPPED_US && silent() && has_ended()
     }
 
     /// Notes that the reader has lived since the last record was published.

@@ -115,8 +115,8 @@ impl Port<'_> {
         let head = ring.behind(head, Record::Down(0));
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         self.channel.incoming().head.head.store(head, Release);
-        // The other end may have gone down because it left its own ring.
-        self.give_back_if_due();
+        // The other end may have gone down because it left its own ring. A thread that sends meanwhile finds that out itself.
+        self.give_back_unless_busy();
     }
 
     /// Passes the marks under the head, and throws away the doorbells before kernel data. Then the kernel's own

@@ -14,6 +14,17 @@ use crate::words::{Flag, LEAVING, NO_MORE_BELLS};
 /// A direction that has outrun its reader goes up again when so few bytes are unread in the kernel.
 const NEAR: u64 = 64 << 10;
 
+/// What has become of a direction that was to go down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Descent {
+    /// It is down.
+    Down,
+    /// The kernel has no room yet for all that the absent reader has left.
+    NoRoom,
+    /// The reader has not passed the mark of going up and receives from the kernel at this moment, or is about to leave its ring.
+    ReaderInside,
+}
+
 /// Why a direction is to go up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum GoUp {
@@ -196,11 +207,15 @@ impl Port<'_> {
             && self.announce_bell();
         pin();
         let began = ticks();
-        while !nested && self.sends_fast() && !self.go_down_and_wake(reason, &mut is_bell_due) {
+        while !nested && self.sends_fast() {
+            let descent = self.go_down_and_wake(reason, &mut is_bell_due);
+            if descent == Descent::Down {
+                break;
+            }
             // The reader is inside a receive that does not wait: it will soon be out, if it lives.
             if !self.kernel_says_alive() {
                 sending.fast.store(0, Relaxed);
-            } else if self.is_stuck(began, LIES_US) {
+            } else if descent == Descent::ReaderInside && self.is_stuck(began, LIES_US) {
                 self.break_off();
                 break;
             }
@@ -212,27 +227,30 @@ impl Port<'_> {
         if is_bell_due {
             self.send_surely(&[0]);
         }
-        self.end.set_reason(reason);
+        if self.end.stage() != Stage::Broken {
+            self.end.set_reason(reason);
+        }
         sending.lock.exit(entered);
     }
 
-    /// Goes down. False if the reader has not passed the mark of going up and receives from the kernel at this moment.
-    pub(super) fn go_down(&self, reason: Reason) -> bool {
+    /// Goes down.
+    pub(super) fn go_down(&self, reason: Reason) -> Descent {
         self.go_down_and_wake(reason, &mut false)
     }
 
     /// The same, with an announced doorbell behind the mark if `is_bell_due`.
-    fn go_down_and_wake(&self, reason: Reason, is_bell_due: &mut bool) -> bool {
+    fn go_down_and_wake(&self, reason: Reason, is_bell_due: &mut bool) -> Descent {
         let sending = &self.end.sending;
         let sender = self.sender();
         if sender.used(true).is_err() {
             self.break_off();
-            return true;
+            return Descent::Down;
         }
         if self.reader_is_absent() && !*is_bell_due {
-            let gave = self.give_back();
-            if gave != Gave::Nothing {
-                return gave == Gave::All;
+            match self.give_back() {
+                Gave::Nothing => {}
+                Gave::Part => return Descent::NoRoom,
+                Gave::All => return Descent::Down,
             }
         }
         // The tail is read last, because a handler's send moves it on.
@@ -261,12 +279,12 @@ impl Port<'_> {
             words.sender.switching.store(0, Release);
             left
         });
-        let Some(left) = left else { return false };
+        let Some(left) = left else { return Descent::ReaderInside };
         if core::mem::take(is_bell_due) {
             self.send_surely(&[0]);
         }
         if left && self.give_back() != Gave::Nothing {
-            return !self.sends_fast();
+            return if self.sends_fast() { Descent::NoRoom } else { Descent::Down };
         }
         if left {
             // The reader was away, and is back: behind the mark the stream goes on in the kernel.
@@ -277,6 +295,6 @@ impl Port<'_> {
         self.end.set_reason(reason);
         // No doorbell is sent for the mark itself: the data that follows wakes sleepers, but not those that doze.
         self.rouse_other();
-        true
+        Descent::Down
     }
 }

@@ -194,7 +194,7 @@ impl Port<'_> {
         let lock = &self.end.sending.lock;
         if lock.owner() != self.me && lock.enter_if_free(self.me) {
             if self.sends_fast() {
-                self.go_down(Reason::RingFull);
+                let _ = self.go_down(Reason::RingFull);
             }
             lock.exit(Entered::Alone);
         }

@@ -1,6 +1,6 @@
 //! Sending: into the ring while the direction is fast, else on the kernel path; going up and going down.
 
-use super::path::GoUp;
+use super::path::{Descent, GoUp};
 use super::room::Room;
 use super::{AGAIN, BROKEN, LIES_US, Port, STOPPED_US, micros};
 use crate::clock::{nap, ticks};
@@ -81,8 +81,13 @@ impl Port<'_> {
             return Err(AGAIN);
         }
         let began = ticks();
-        while self.sends_fast() && !self.go_down(reason) && self.connected() && !self.reader_is_gone() {
-            if self.is_stuck(began, LIES_US) {
+        while self.sends_fast()
+            && let descent = self.go_down(reason)
+            && descent != Descent::Down
+            && self.connected()
+            && !self.reader_is_gone()
+        {
+            if descent == Descent::ReaderInside && self.is_stuck(began, LIES_US) {
                 self.break_off();
                 break;
             }
@@ -207,7 +212,8 @@ impl Port<'_> {
         if nonblocking && !nested && !whole && self.refuse() {
             return Some(Outcome::Refused);
         }
-        if !nested && self.go_down(Reason::RingFull) {
+        let descent = if nested { Descent::ReaderInside } else { self.go_down(Reason::RingFull) };
+        if descent == Descent::Down {
             return Some(Outcome::Plain);
         }
         // The reader is inside a receive that does not wait. If it lives, it will soon be out.
@@ -221,7 +227,7 @@ impl Port<'_> {
             self.end.refused.store(1, Relaxed);
             return Some(Outcome::Failed(AGAIN));
         }
-        if !nested && self.is_stuck(began, u64::MAX) {
+        if !nested && descent == Descent::ReaderInside && self.is_stuck(began, u64::MAX) {
             self.break_off();
             return Some(Outcome::Failed(BROKEN));
         }
@@ -234,7 +240,7 @@ impl Port<'_> {
     #[cold]
     fn push_heeding(&self, from: &mut impl Source, sent: &mut usize, nested: bool) -> Option<Result<Pushed, Fault>> {
         let down = self.channel.outgoing().flags.want_down.load(Relaxed) != 0 || self.end.sends_by_kernel();
-        if down && (self.has_sent_fin() || !nested && self.go_down(self.reason_to_go_down())) {
+        if down && (self.has_sent_fin() || !nested && self.go_down(self.reason_to_go_down()) == Descent::Down) {
             return Some(Ok(Pushed::Down));
         }
         if !self.end.is_tapped() {
