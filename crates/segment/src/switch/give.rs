@@ -104,9 +104,9 @@ impl Port<'_> {
         gave
     }
 
-    /// The reader that is absent may have rung when it left. This end's program may never receive again, and if its process is killed
-    /// with the doorbell unread, its kernel resets the connection.
-    fn take_bell_of_departure(&self) {
+    /// A reader rings when it leaves its ring. This end's program may never receive again, and if its process is killed with the
+    /// doorbell unread, its kernel resets the connection.
+    pub(super) fn take_bell_of_departure(&self) {
         let lock = &self.end.reading.lock;
         if self.owed() > 0 && !is_quiet() && lock.enter_at_once(self.me) {
             self.pass_marks();

@@ -34,6 +34,7 @@ impl Port<'_> {
         }
         when.store(now, Relaxed);
         self.probe_kernel_path(now);
+        self.take_bell_of_departure();
         let sender = self.sender();
         let Ok(used) = sender.used(true) else { return true };
         let seen = sender.seen_head.load(Relaxed);
