@@ -197,7 +197,7 @@ impl Port<'_> {
             return self.come_back();
         }
         if !is_given() {
-            return;
+            return self.take_up_unfinished();
         }
         self.with_reading(|beside| {
             if beside == Beside::Nobody && self.end.is_away() && is_given() {
@@ -225,7 +225,7 @@ impl Port<'_> {
     }
 
     /// This end looks at the ring again, with its flag raised.
-    fn be_here(&self) {
+    pub(super) fn be_here(&self) {
         let reading = &self.end.reading;
         reading.armed.store(ALONE, Relaxed);
         reading.set_whereabouts(Whereabouts::Here);

@@ -349,7 +349,7 @@ impl Port<'_> {
 }
 
 /// As [`ring::copy_out`], past marks of the path: the reader has passed them, or passes what comes before them.
-fn copy_past_marks(ring: &Ring, from: Place, into: &mut Cursor) -> Result<(Place, usize), Fault> {
+pub(super) fn copy_past_marks(ring: &Ring, from: Place, into: &mut Cursor) -> Result<(Place, usize), Fault> {
     let (mut place, mut total) = (from, 0);
     while ring::distance(from.head, place.head) <= ring.capacity() {
         let (next, n) = ring::copy_out(ring, place, into)?;

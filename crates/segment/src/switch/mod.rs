@@ -44,6 +44,7 @@ mod sleep;
 mod state;
 mod take;
 mod tapped;
+mod unfinished;
 mod wake;
 
 pub use away::Departure;
