@@ -60,8 +60,11 @@ impl Connection {
 
     /// After a hand-over: whether unread bytes are left that neither end can put on the kernel path.
     pub fn has_unread_out_of_reach(&self) -> bool {
-        let is_over = || kernel::counters(self.fd).is_ok_and(|it| it.state == kernel::CLOSED);
-        self.port_even_confined().is_some_and(|port| !port.is_absent()) && !is_over()
+        // An end that has reset the connection finds nothing there. Where both ends have closed it in order, or the other one
+        // has reset it, what had come before can still be read, doorbells too.
+        let was_reset_here =
+            || kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLHUP | libc::POLLRDHUP) == libc::POLLHUP;
+        self.port_even_confined().is_some_and(|port| !port.is_absent()) && !was_reset_here()
     }
 
     /// Whether something lies unread in its ring, or may.
