@@ -88,6 +88,8 @@ pub struct Lent {
     pub index: u32,
     /// Whether the channel may have had bytes for the receiver when the socket was passed.
     pub depends: bool,
+    /// Index of the entry that says so.
+    entry: u32,
 }
 
 /// A channel made for a waiting end.
@@ -375,7 +377,13 @@ impl Directory {
             lender: load(&entry.waiter),
             index: entry.slot.load(Relaxed),
             depends: entry.pool.load(Relaxed) != 0,
+            entry: at as u32,
         })
+    }
+
+    /// Clears the entry of the socket with this cookie that [`Directory::borrow`] has found.
+    pub fn end_lending(&self, lent: Lent, cookie: u64, pid: i32) {
+        self.clear(lent.entry, Key::lent(cookie), pid);
     }
 
     /// Clears the entry, if it is still this connection's; false if it is not, or if the table is busy.
@@ -628,12 +636,15 @@ mod tests {
             });
         };
         busy(&|| assert!(directory.lend(cookie, me, 7, true).is_some()));
-        let lent = |index, depends| Some(Lent { lender: me, index, depends });
-        busy(&|| assert_eq!(directory.borrow(cookie, me.pid), lent(7, true)));
-        assert_eq!(directory.borrow(cookie, me.pid), lent(7, true), "several may come");
+        let borrowed = || directory.borrow(cookie, me.pid).map(|it| (it.lender, it.index, it.depends));
+        busy(&|| assert_eq!(borrowed(), Some((me, 7, true))));
+        assert_eq!(borrowed(), Some((me, 7, true)), "several may come");
         let word = directory.lend(cookie, me, 8, false).unwrap();
-        assert_eq!(directory.borrow(cookie, me.pid), lent(8, false));
+        assert_eq!(borrowed(), Some((me, 8, false)));
         directory.clear(word, Key::lent(cookie), me.pid);
-        assert_eq!(directory.borrow(cookie, me.pid), None);
+        assert_eq!(borrowed(), None);
+        assert!(directory.lend(cookie, me, 9, true).is_some());
+        directory.end_lending(directory.borrow(cookie, me.pid).unwrap(), cookie, me.pid);
+        assert_eq!(borrowed(), None);
     }
 }

@@ -420,9 +420,7 @@ impl Meeting {
         channel.outgoing().sender.ended.store(1, Relaxed);
         channel.incoming().flags.closed.store(CLOSED, Release);
         end.pin_sending();
-        if !is_quiet() {
-            self.end_lending(end);
-        }
+        self.end_lending(end);
         if channel.side() == Side::Maker && channel.claim(end.peer_cookie.load(Relaxed)) {
             // The other end never came, so it will never close.
             channel.outgoing().flags.closed.store(CLOSED, Release);
@@ -479,7 +477,8 @@ impl Meeting {
 
     /// Takes that entry back: whoever is passed the socket from now on finds plain TCP.
     pub fn end_lending(&mut self, end: &End) {
-        if let Some(entry) = end.word.load(Relaxed).checked_sub(1)
+        if !is_quiet()
+            && let Some(entry) = end.word.load(Relaxed).checked_sub(1)
             && let Some(directory) = self.directory(kernel::user_id())
             && directory.clear(entry, Key::lent(end.cookie.load(Relaxed)), kernel::process_id())
         {
@@ -490,6 +489,13 @@ impl Meeting {
     /// What was left about a socket that was passed to this process.
     pub fn borrow(&mut self, cookie: u64) -> Option<Lent> {
         self.directory(kernel::user_id())?.borrow(cookie, kernel::process_id())
+    }
+
+    /// Takes back what was left about the socket with this cookie, because the table that it names is gone.
+    pub fn forget_lent(&mut self, lent: Lent, cookie: u64) {
+        if let Some(directory) = self.directory(kernel::user_id()) {
+            directory.end_lending(lent, cookie, kernel::process_id());
+        }
     }
 
     /// The directory of user `uid`.

@@ -108,8 +108,11 @@ fn finish(family: &Family, index: u32, channel: Option<Channel>, is_lost: bool) 
                 m.close(end, &channel);
             }
         });
-    } else if end.entry.load(Relaxed) != 0 {
-        family::with_meeting_surely(|m| m.withdraw(end));
+    } else if end.entry.load(Relaxed) != 0 || end.is_passed() {
+        family::with_meeting_surely(|m| {
+            m.withdraw(end);
+            m.end_lending(end);
+        });
     }
 }
 

@@ -219,9 +219,13 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
         None => {
             let lent = family::with_meeting_surely(|m| m.borrow(cookie)).flatten()?;
             let index = bring(fd, cookie, Carried::lent(lent.lender.family, lent.index));
-            // The other end, while it lives, gives back what the process that passed the socket has left unread.
-            if index.is_none() && lent.depends && kernel::counters(fd).is_ok_and(|it| kernel::has_fin(it.state)) {
-                end_lost(fd);
+            if index.is_none() {
+                // The other end, while it lives, gives back what the process that passed the socket has left unread.
+                if lent.depends && kernel::counters(fd).is_ok_and(|it| kernel::has_fin(it.state)) {
+                    end_lost(fd);
+                }
+                // From now on it is plain TCP, however it ends.
+                family::with_meeting_surely(|meeting| meeting.forget_lent(lent, cookie));
             }
             index
         }
@@ -246,7 +250,12 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
             let restore = || {
                 restore(family, |end| {
                     if carried.is_whole() {
-                        carried.restore(end) && end.cookie.load(Relaxed) == cookie
+                        let is_it = carried.restore(end) && end.cookie.load(Relaxed) == cookie;
+                        if is_it && end.is_passed() {
+                            // The table where a process would look for it that was passed the socket is gone.
+                            family::with_meeting_surely(|meeting| meeting.end_lending(end));
+                        }
+                        is_it
                     } else {
                         carried::take_over(end, carried.family, carried.index, cookie)
                     }
@@ -273,6 +282,8 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
     // The process that handed it on may be gone before this one uses it.
     if connection.end.stage() == Stage::Joined {
         connection.go_on(&carried);
+        // The children of this process find there what one of them passes to another, also once that one has ended.
+        family::with_meeting(|meeting| meeting.directory(kernel::user_id()));
     }
     // An image was lent the end once, and a process once with each message.
     if carried.member.is_none() && (!is_known || carried.is_passed()) {
