@@ -214,6 +214,8 @@ laid_out! {
         pub ended: AtomicU32,
         /// 1: the sender may be about to go up, though a reader is receiving from the kernel, or down.
         pub switching: AtomicU32,
+        /// 1: the process of this end is between two program images, and the new one comes for the channel.
+        pub executing: AtomicU32,
     }
 }
 

@@ -78,6 +78,7 @@ impl Connection {
     /// The image was not executed.
     pub fn come_back(&self) {
         if let Some(port) = self.joined_port() {
+            port.end_execution();
             if self.end.is_away() {
                 port.come_back();
             } else if self.is_last() {

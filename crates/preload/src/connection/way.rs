@@ -76,7 +76,7 @@ impl Connection {
             return Way::Plain;
         }
         if !end.needs_no_channel() {
-            let unused = !end.was_fast()
+            let unused = !end.has_met()
                 && family::with_meeting_surely(|meeting| meeting.is_unmet(end, self.fd)).unwrap_or(false);
             if !unused {
                 // What was in the channel is lost.

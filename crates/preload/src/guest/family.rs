@@ -63,7 +63,7 @@ fn make(
             // SAFETY: the meeting makes this thread the only writer, and nobody reads before HAS_FAMILY.
             let family: &Family = unsafe { (*FAMILY.0.get()).write(family) };
             HAS_FAMILY.store(true, Release);
-            become_member(member.and_then(|member| family.stay(member)).or_else(|| family.join()));
+            become_member(member.filter(|&member| family.was(member)).or_else(|| family.join()));
         }
         existing()
     };

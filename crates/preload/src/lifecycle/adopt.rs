@@ -12,7 +12,7 @@ use crate::guest::table::{self, Known, Nonblocking, Socket};
 use crate::guest::{family, filter, forked, settings, statistics, thread};
 use crate::watch::{epoll, set};
 use underpass_segment::end::{End, Stage};
-use underpass_segment::family::Family;
+use underpass_segment::family::{Departing, Family};
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AcqRel, Relaxed, Release};
@@ -164,7 +164,7 @@ pub fn keep_claimed(id: i32, member: u32) {
     let mine = family::existing().filter(|family| family.id() == id);
     let opened = if mine.is_none() { Family::open(id, kernel::user_id()).ok() } else { None };
     let Some(family) = mine.or(opened.as_ref()) else { return };
-    if family.stay(member).is_some() {
+    if family.stay(member) {
         let me = thread::number();
         let has = |index| {
             family.end(index).forsake(me);
@@ -173,6 +173,7 @@ pub fn keep_claimed(id: i32, member: u32) {
         family.keep_only(member, has, |index| bury(family, index));
     }
     if let Some(family) = opened {
+        family.force_departure(Some(member), Departing::ForGood);
         // SAFETY: nobody else knows of this mapping.
         unsafe { family.detach() };
     }
@@ -299,6 +300,7 @@ impl Connection {
     fn go_on(&self, carried: &Carried<'_>) {
         if let Some(port) = self.port() {
             port.come_back();
+            port.end_execution();
             if carried.has_copy() {
                 port.go_up_again();
             }

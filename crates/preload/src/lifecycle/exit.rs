@@ -11,6 +11,7 @@ use crate::guest::{family, forked, table, thread};
 use crate::watch::{epoll, set};
 use core::ffi::{c_int, c_void};
 use underpass_segment::end::Stage;
+use underpass_segment::family::Departing;
 use underpass_segment::sync::{Acquire, AtomicBool};
 
 /// The destructors of all libraries run in a function that libc registers for exit(3) once the constructors have run.
@@ -82,6 +83,6 @@ fn leave_all() {
                 port.prepare_to_shut();
             }
         });
-        depart(family);
+        depart(family, Departing::ForGood);
     }
 }

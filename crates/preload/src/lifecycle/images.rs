@@ -2,11 +2,11 @@
 
 use super::census::Census;
 use crate::connection::references::end_unless_awaited;
-use crate::connection::{Connection, unclaimed};
+use crate::connection::{Connection, lent, look, unclaimed};
 use crate::guest::{family, filter};
 use underpass_segment::clock;
 use underpass_segment::end::{IMAGE_WITHIN_NS, Stage};
-use underpass_segment::family::Family;
+use underpass_segment::family::{Departing, Family};
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Port;
 use underpass_segment::sync::Acquire;
@@ -47,20 +47,65 @@ pub fn await_claims(family: &'static Family, deadline: u64) {
 /// Before the process ends, or executes a program: it keeps the family's table no more. If it alone has the table, it
 /// awaits the new images of processes that share ends with it, and would otherwise go on with what these ends were when
 /// they executed their programs. A seccomp filter may kill for the calls that say which processes these are.
-pub fn depart(family: &Family) {
+pub fn depart(family: &Family, how: Departing) {
     let member = family::member();
     if !filter::is_confined() {
-        let deadline = clock::nanoseconds() + IMAGE_WITHIN_NS;
+        let began = clock::nanoseconds();
         // Two processes may look at the same moment, and each find the other: not again, though.
         let pause = 100 + member.unwrap_or(0) % 128;
-        while clock::nanoseconds() < deadline {
-            if family.begin_departure(member) {
-                return;
+        while let waited = clock::nanoseconds() - began
+            && waited < IMAGE_WITHIN_NS
+        {
+            if family.begin_departure(member, how) {
+                if waited > PATIENCE_NS || !is_table_awaited(family, member) {
+                    return;
+                }
+                family.end_departure(member);
             }
             clock::nap(pause);
         }
     }
-    family.force_departure(member);
+    family.force_departure(member, how);
+}
+
+/// Before the process executes a program, which gets the connections that `stay`: awaits the new images of the processes that have
+/// the other ends, until `deadline`. See [`Port::begin_execution`].
+pub fn take_turns(stays: impl Fn(&Connection) -> bool, deadline: u64) {
+    let census = Census::new();
+    // Two processes that have found each other try again at different moments.
+    let pause = 100 + family::member().unwrap_or(0) % 128;
+    loop {
+        let mut is_free = true;
+        look::look_at_all(|it| {
+            if is_free && stays(&it) && census.other_end(&it).is_none() {
+                is_free = it.joined_port().is_none_or(|port| port.begin_execution());
+            }
+        });
+        if is_free {
+            return;
+        }
+        // Meanwhile others may wait for this process.
+        look::look_at_all(|it| it.joined_port().into_iter().for_each(|port| port.end_execution()));
+        if clock::nanoseconds() > deadline {
+            return;
+        }
+        clock::nap(pause);
+    }
+}
+
+/// Whether a program image that was spawned is on its way to an end in the family's table, which only this process keeps. The
+/// processes that had the end may have let go of it at the same moment, each of them beside the others.
+fn is_table_awaited(family: &Family, member: Option<u32>) -> bool {
+    let is_awaited = |index| {
+        let end = family.end(index);
+        let owners = &end.owners;
+        let lasts = || owners.is_awaited(clock::nanoseconds()) && !owners.is_lent_to_process();
+        end.stage() == Stage::Joined && lasts() && {
+            lent::heed_dead_image(owners);
+            lasts()
+        }
+    };
+    family.keeps_alone(member) && (0..family.used()).any(is_awaited)
 }
 
 impl Connection {
@@ -163,6 +208,19 @@ impl Connection {
         while port.is_needed(last)
             && self.company() == Some(1)
             && census.other_end(self).is_none()
+            && clock::nanoseconds() < deadline
+        {
+            clock::nap(100);
+        }
+    }
+
+    /// Another process that has the connection may be about to hand it over to a program without the library, which does not
+    /// come back to the family's table. A copy of the end that was taken before that is done would be out of date: waits for it.
+    pub fn await_hand_over(&self, family: &Family) {
+        let is_handed_over = || !self.has_outsider() || self.end.is_plain_for_good();
+        let deadline = images_awaited_until();
+        while !is_handed_over()
+            && family.is_held_by_departed(self.index, family::member())
             && clock::nanoseconds() < deadline
         {
             clock::nap(100);

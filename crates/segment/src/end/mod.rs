@@ -40,6 +40,8 @@ pub enum Stage {
 
 /// Bit of [`End::was_fast`]: the direction out.
 const FAST_OUT: u8 = 1;
+/// Bit of [`End::was_fast`]: the other end has put something into its ring.
+const MET: u8 = 4;
 /// Bit of [`End::was_fast`]: the direction in.
 const FAST_IN: u8 = 2;
 
@@ -99,7 +101,7 @@ laid_out! {
         pub refused: AtomicU8,
         /// 1: every recvmsg says how many bytes are left (TCP_INQ).
         pub tells_unread: AtomicU8,
-        /// Directions that were ever fast: [`FAST_OUT`], [`FAST_IN`].
+        /// Directions that were ever fast: [`FAST_OUT`], [`FAST_IN`]; and [`MET`].
         was_fast: AtomicU8,
         /// A [`Probed`].
         probed: AtomicU8,
@@ -191,13 +193,23 @@ impl End {
     /// Whether either direction was ever fast.
     #[inline]
     pub fn was_fast(&self) -> bool {
-        self.was_fast.load(Relaxed) != 0
+        self.was_fast.load(Relaxed) & (FAST_OUT | FAST_IN) != 0
     }
 
     /// Whether the direction out was ever fast.
     #[inline]
     pub fn was_sent_fast(&self) -> bool {
         self.was_fast.load(Relaxed) & FAST_OUT != 0
+    }
+
+    /// Whether the other end is known to have come for the channel.
+    pub fn has_met(&self) -> bool {
+        self.was_fast.load(Relaxed) != 0
+    }
+
+    /// Something of the other end's lies in the ring.
+    pub(crate) fn note_met(&self) {
+        self.was_fast.fetch_or(MET, Relaxed);
     }
 
     /// The direction out is fast.

@@ -22,6 +22,8 @@ laid_out! {
         pub(super) namespaces: AtomicU64,
         /// When it began, in the kernel's terms; 0: not looked up yet.
         pub(super) began: AtomicU64,
+        /// While it has no mappings: 1 if a program image takes its place and comes for its ends.
+        pub(super) returns: AtomicU32,
     }
 }
 

@@ -23,6 +23,15 @@ const PAUSE_NS: u64 = 100_000_000;
 /// A set of members.
 type Set = [u64; MEMBERS / 64];
 
+/// How a process ceases to keep the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departing {
+    /// A program image takes its place and comes for its ends.
+    ForAnImage,
+    /// Nobody comes.
+    ForGood,
+}
+
 impl Family {
     /// This process becomes a member; `None` where it cannot be told from other processes, or there are too many
     /// members. Then its ends do not come back if it is killed.
@@ -82,16 +91,20 @@ impl Family {
         Some(at)
     }
 
-    /// This process was `member` before it executed its program, and keeps that member's ends. `None` if it was not.
-    pub fn stay(&self, member: u32) -> Option<u32> {
-        let it = self.members().places.get(member as usize)?;
-        if it.process.load(Acquire) != kernel::process_id() as u32
-            || it.namespaces.load(Relaxed) != kernel::namespaces()?
-        {
-            return None;
+    /// Whether this process was `member` before it executed its program.
+    pub fn was(&self, member: u32) -> bool {
+        let me = (kernel::namespaces(), kernel::process_id() as u32);
+        self.process(member).is_some_and(|(namespaces, process)| (Some(namespaces), process) == me)
+    }
+
+    /// This process, which was `member` before it executed its program, has come for that member's ends and for their channels, and
+    /// keeps the table from now on. False if it was not.
+    pub fn stay(&self, member: u32) -> bool {
+        let was = self.was(member);
+        if was {
+            self.end_departure(Some(member));
         }
-        it.mappings.store(self.mappings(), Relaxed);
-        Some(member)
+        was
     }
 
     /// This process has one mapping more. If it departs, it keeps saying so.
@@ -132,8 +145,8 @@ impl Family {
     /// Says so first, and then looks whether another process is [between two images](Family::has_owner_between_images).
     /// If so, takes it back, and returns false: of two processes that do this at the same time, the one that says so
     /// last finds the other.
-    pub fn begin_departure(&self, member: Option<u32>) -> bool {
-        self.force_departure(member);
+    pub fn begin_departure(&self, member: Option<u32>, how: Departing) -> bool {
+        self.force_departure(member, how);
         let is_needed = self.has_owner_between_images(member);
         if is_needed {
             self.end_departure(member);
@@ -142,9 +155,12 @@ impl Family {
     }
 
     /// The same, whoever needs this process to keep the table.
-    pub fn force_departure(&self, member: Option<u32>) {
+    pub fn force_departure(&self, member: Option<u32>, how: Departing) {
         if let Some(member) = member {
-            self.members().places[member as usize].mappings.store(0, SeqCst);
+            let place = &self.members().places[member as usize];
+            // This comes first: nobody waits for an image that does not come.
+            place.returns.store((how == Departing::ForAnImage).into(), Release);
+            place.mappings.store(0, SeqCst);
         }
     }
 
@@ -157,25 +173,58 @@ impl Family {
 
     /// Whether another process than `me` that lives is between two program images and has an end that has changed, perhaps, since
     /// the process took a [copy](crate::end::Owners::is_copied) of it along, while no other process keeps the table: the new image
-    /// finds the end there only if this one does.
+    /// finds the end there only if this process keeps it.
     pub fn has_owner_between_images(&self, me: Option<u32>) -> bool {
         let Some(namespaces) = kernel::namespaces().filter(|_| !is_quiet()) else { return false };
-        let places = &self.members().places;
-        let is_other =
-            |member: u32| Some(member) != me && !matches!(places[member as usize].process.load(Acquire), 0 | TAKEN);
-        let executes = |member: u32| is_other(member) && places[member as usize].mappings.load(SeqCst) == 0;
-        let lives = |member: u32| !places[member as usize].is_gone(namespaces);
-        let members = || 0..MEMBERS as u32;
-        if !members().any(executes) || members().any(|it| is_other(it) && !executes(it) && lives(it)) {
+        if !self.others(me).any(|it| self.is_to_return(it)) || !self.keeps_alone(me) {
             return false;
         }
         (0..self.used()).any(|index| {
             let end = self.end(index);
-            let goes_on = end.stage() == Stage::Joined && !end.owners.has_outsider();
-            goes_on
-                && end.owners.is_copied()
-                && self.holders(index).iter().any(|member| executes(member) && lives(member))
+            let is_needed = end.stage() == Stage::Joined && end.owners.is_copied();
+            is_needed && self.is_held_by(index, namespaces, |it| self.is_other(it, me) && self.is_to_return(it))
         })
+    }
+
+    /// Whether another process than `me` that has the end, and lives, has departed.
+    pub fn is_held_by_departed(&self, index: u32, me: Option<u32>) -> bool {
+        let namespaces = kernel::namespaces().filter(|_| !is_quiet());
+        let has_departed = |it| self.is_other(it, me) && self.is_departed(it);
+        namespaces.is_some_and(|namespaces| self.is_held_by(index, namespaces, has_departed))
+    }
+
+    /// Whether a process that lives has the end, and is as `what` says.
+    fn is_held_by(&self, index: u32, namespaces: u64, what: impl Fn(u32) -> bool) -> bool {
+        let lives = |member: u32| !self.members().places[member as usize].is_gone(namespaces);
+        self.holders(index).iter().any(|member| what(member) && lives(member))
+    }
+
+    /// Whether no other process than `me` keeps the table, as far as can be told.
+    pub fn keeps_alone(&self, me: Option<u32>) -> bool {
+        let Some(namespaces) = kernel::namespaces().filter(|_| !is_quiet()) else { return false };
+        let keeps_table = |it| !self.is_departed(it) && !self.members().places[it as usize].is_gone(namespaces);
+        !self.others(me).any(keeps_table)
+    }
+
+    /// The members that are another process than `me`.
+    fn others(&self, me: Option<u32>) -> impl Iterator<Item = u32> {
+        (0..MEMBERS as u32).filter(move |&member| self.is_other(member, me))
+    }
+
+    /// Whether `member` is another process than `me`.
+    fn is_other(&self, member: u32, me: Option<u32>) -> bool {
+        let place = &self.members().places[member as usize];
+        Some(member) != me && !matches!(place.process.load(Acquire), 0 | TAKEN)
+    }
+
+    /// Whether `member` does not keep the table.
+    fn is_departed(&self, member: u32) -> bool {
+        self.members().places[member as usize].mappings.load(SeqCst) == 0
+    }
+
+    /// Whether `member` is between two images.
+    fn is_to_return(&self, member: u32) -> bool {
+        self.is_departed(member) && self.members().places[member as usize].returns.load(Acquire) != 0
     }
 
     /// Whether `member` has counted a reference to the end.
@@ -357,20 +406,22 @@ mod tests {
         let (kept, closed) = (family.take(me).unwrap(), family.take(me).unwrap());
         let shared = family.take(me).unwrap();
         assert!(family.end(shared).owners.add());
-        assert_eq!(family.stay(member), None);
+        assert!(!family.stay(member));
         family.begin(member);
-        assert_eq!(family.stay(member), me);
+        family.force_departure(me, Departing::ForAnImage);
+        assert!(family.was(member) && family.is_departed(member), "others still have to keep what it comes for");
+        assert!(family.stay(member) && !family.is_departed(member));
         family.forked(member, None);
-        assert_eq!([family.stay(member), family.stay(member + 1), family.stay(u32::MAX)], [me, None, None]);
+        assert_eq!([family.stay(member), family.stay(member + 1), family.stay(u32::MAX)], [true, false, false]);
 
         let mut buried = vec![];
         family.keep_only(member, |index| index == kept, |index| buried.push(index));
         assert_eq!(buried, [closed]);
         assert_eq!([kept, closed, shared].map(|index| family.end(index).owners.count()), [1, 0, 1]);
         assert_eq!([kept, closed, shared].map(|index| family.has_reference(index, me)), [true, false, false]);
-        assert_eq!(family.stay(member), me);
+        assert!(family.stay(member));
         family.keep_only(member, |_| false, |index| buried.push(index));
-        assert_eq!((buried, family.stay(member)), (vec![closed, kept], None));
+        assert_eq!((buried, family.stay(member)), (vec![closed, kept], false));
     }
 
     #[test]
@@ -379,24 +430,25 @@ mod tests {
         let me = family.join();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let other = family.join_as(child.id(), kernel::namespaces().unwrap());
-        let end = family.end(family.take(other).unwrap());
+        let index = family.take(other).unwrap();
+        let end = family.end(index);
         end.advance(Stage::Joined);
         assert!(!family.has_owner_between_images(me), "it keeps the table itself");
-        family.force_departure(other);
+        family.force_departure(other, Departing::ForAnImage);
         assert!(!family.has_owner_between_images(me), "nobody else can have changed the end");
         end.owners.note_copied();
         assert!(family.has_owner_between_images(me) && !family.has_owner_between_images(other));
         let third = family.join_as(child.id(), kernel::namespaces().unwrap());
         assert!(!family.has_owner_between_images(me), "a third one keeps it");
-        family.force_departure(third);
-        end.owners.note_outsider();
-        assert!(!family.has_owner_between_images(me), "no image finds the end there");
-        end.owners.forget_outsider();
-        assert!(family.has_owner_between_images(me));
-        assert!(!family.begin_departure(me) && family.begin_departure(other), "one of them keeps the table");
+        family.force_departure(third, Departing::ForGood);
+        assert!(family.has_owner_between_images(me) && family.is_held_by_departed(index, me));
+        family.force_departure(other, Departing::ForGood);
+        assert!(!family.has_owner_between_images(me) && family.is_held_by_departed(index, me), "no image comes");
+        let depart = |member| family.begin_departure(member, Departing::ForAnImage);
+        assert!(depart(other) && !depart(me) && depart(other), "one of them keeps the table");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!family.has_owner_between_images(me) && family.begin_departure(me), "it does not come");
+        assert!(!family.has_owner_between_images(me) && depart(me), "it does not come");
     }
 
     #[test]

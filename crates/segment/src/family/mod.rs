@@ -15,6 +15,7 @@ use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 use crate::sysv::{self, Mapping};
 use core::ptr::NonNull;
 use members::{Holders, Members};
+pub use membership::Departing;
 use orders::Orders;
 
 /// Most ends that a family has at one time.

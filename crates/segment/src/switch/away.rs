@@ -50,6 +50,7 @@ impl Port<'_> {
             if !kernel::undisturbed(|| self.leave_what_can_be_given_back(AWAY)) {
                 // Should it leave later, then at the beginning of a record.
                 flags.consumed.store(0, Relaxed);
+                self.end.note_met();
                 return (Departure::Stuck, 0);
             }
             fence(SeqCst);

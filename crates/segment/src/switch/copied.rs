@@ -126,13 +126,15 @@ impl Port<'_> {
         words.head.head.store(tail, Release);
         sending.seen_head.store(tail, Relaxed);
         words.sender.switching.store(0, Relaxed);
+        words.sender.executing.store(0, Relaxed);
         let flags = &words.flags;
         [&flags.ready, &flags.in_kernel, &flags.giver].iter().for_each(|word| word.store(0, Relaxed));
         flags.waiting.store(ALONE, Relaxed);
         flags.want_down.store(1, Relaxed);
         // The slot is free once this end is closed.
         flags.closed.store(CLOSED, Release);
-        self.channel.incoming().sender.switching.store(0, Relaxed);
+        let other = &self.channel.incoming().sender;
+        [&other.switching, &other.executing].iter().for_each(|word| word.store(0, Relaxed));
         self.channel.incoming().flags.giver.store(0, Relaxed);
     }
 

@@ -44,6 +44,7 @@ mod sleep;
 mod state;
 mod take;
 mod tapped;
+mod turns;
 mod unfinished;
 mod wake;
 
@@ -190,7 +191,7 @@ impl Port<'_> {
     /// what is unread. `last`: no other process has this end.
     pub fn is_needed(&self, last: bool) -> bool {
         let needed = !self.reader_is_absent() || !last && self.incoming().published(self.place().head);
-        needed && self.end.was_fast() && !self.has_ended()
+        needed && (self.other_executes() || self.end.was_fast() && !self.has_ended())
     }
 
     /// Bytes of the records that the other end has not read to their end.

@@ -58,7 +58,7 @@ use prospect::Prospect;
 use stand_in::StandIns;
 use underpass_segment::config::HANDOFF_VARIABLE as VARIABLE;
 use underpass_segment::end::Stage;
-use underpass_segment::family::Family;
+use underpass_segment::family::{Departing, Family};
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 
@@ -184,17 +184,16 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
 /// As [`pack`].
 unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<'_>) -> Packed {
     let alone = how.is_alone();
-    let family = if has_any() || alone && unclaimed::are_any() { family::existing() } else { None };
-    let Some(family) = family else {
-        if alone {
-            count::count_before_execution(|_| false);
-        }
+    let Some(family) = family::existing() else {
         return Packed::nothing(envp);
     };
     // SAFETY: passed on to the caller.
     if !program.is_readable() || !unsafe { are_strings_readable(envp) } {
         // The execution will fail.
         return Packed::nothing(envp);
+    }
+    if !has_any() && !(alone && unclaimed::are_any()) {
+        return if alone { depart_with_nothing(family, envp) } else { Packed::nothing(envp) };
     }
     if alone {
         epoll::leave_to_image()
@@ -227,8 +226,16 @@ unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<
         leave_behind(family, deadline);
     }
     match room {
-        Some(room) => room.fill(family, how, prospect == Prospect::Sure),
+        Some(room) => {
+            if let Some((_, _, staying)) = &room.parcel {
+                images::take_turns(|it| staying.has(it.fd), deadline);
+            }
+            room.fill(family, how, prospect == Prospect::Sure)
+        }
         None => {
+            if alone {
+                family.force_departure(family::member(), Departing::ForGood);
+            }
             hand_over_inherited(how);
             if alone {
                 relinquish::relinquish_all();
@@ -241,6 +248,14 @@ unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<
             }
         }
     }
+}
+
+/// This process has no connection any more, but the family's table, in which the image of another process may be about to look
+/// for its ends.
+fn depart_with_nothing(family: &'static Family, envp: *const *const c_char) -> Packed {
+    count::count_before_execution(|_| false);
+    images::depart(family, Departing::ForGood);
+    Packed { _away: Some(Away(family)), ..Packed::nothing(envp) }
 }
 
 /// Images that this process has spawned may not have come for their ends yet: the execution waits for them.
@@ -258,7 +273,7 @@ fn outlast_heirs(family: &'static Family, deadline: u64) {
             it.end.owners.note_copied();
         }
     });
-    images::depart(family);
+    images::depart(family, Departing::ForAnImage);
 }
 
 /// The execution is about to close the connections that the new image does not inherit.
@@ -377,6 +392,9 @@ fn fill_parcel(
         }
         // This comes before the end is copied.
         let shared = is_shared(&connection) && !(holds && connection.is_last());
+        if shared {
+            connection.await_hand_over(family);
+        }
         let left_behind = connection.go_away();
         let is_joined = connection.end.stage() == Stage::Joined;
         if left_behind.is_none() && !is_sure && is_joined && connection.is_last() {

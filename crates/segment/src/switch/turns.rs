@@ -1,0 +1,47 @@
+//! The processes of a connection's two ends take turns to execute programs: while one of them is between two images, the other
+//! keeps the channel, and with it what no copy can hold.
+//!
+//! Each says that it executes, and then looks whether the other one said so: of two that do this at the same moment, one finds the
+//! other at least, and takes back what it said.
+
+use super::Port;
+use crate::sync::{Release, SeqCst};
+
+impl Port<'_> {
+    /// This process is about to execute a program that comes for the channel. False, and nothing is said, if the other end's process
+    /// is between two images.
+    pub fn begin_execution(&self) -> bool {
+        self.channel.outgoing().sender.executing.swap(1, SeqCst);
+        let is_free = !self.other_executes();
+        if !is_free {
+            self.end_execution();
+        }
+        is_free
+    }
+
+    /// The new image has the channel, or is not executed.
+    pub fn end_execution(&self) {
+        self.channel.outgoing().sender.executing.store(0, Release);
+    }
+
+    /// Whether the other end's process is between two images, and relies on this process to keep the channel.
+    pub fn other_executes(&self) -> bool {
+        self.channel.incoming().sender.executing.load(SeqCst) != 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::lies::Ends;
+
+    #[test]
+    fn of_two_ends_one_executes_at_a_time() {
+        let it = Ends::joined(true);
+        let (one, other) = (it.port(0), it.port(1));
+        assert!(one.begin_execution() && one.begin_execution(), "its own word is no hindrance");
+        assert!(!other.begin_execution() && !one.other_executes());
+        assert!(other.is_needed(true), "the image comes for the channel");
+        one.end_execution();
+        assert!(other.begin_execution() && !one.begin_execution());
+    }
+}
