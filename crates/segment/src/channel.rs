@@ -344,6 +344,7 @@ impl Channel {
             words.sender.cpu.store(0, Relaxed);
             words.sender.ended.store(0, Relaxed);
             words.sender.switching.store(0, Relaxed);
+            words.sender.executing.store(0, Relaxed);
             words.sender.announced.store(0, Relaxed);
             // A reader counts as asleep until it has shown that it is not: it may be in a poll of the kernel's.
             words.flags.waiting.store(ALONE, Relaxed);
@@ -390,6 +391,11 @@ impl Channel {
     /// Tells the other end whether this one, whose socket is `fd`, is closed with a reset.
     pub fn tell_of_close(&self, fd: i32) {
         self.incoming().flags.resets.store(kernel::resets_at_close(fd).into(), Release);
+    }
+
+    /// Whether a process of either end is between two program images, and lives.
+    pub fn is_awaited_by_image(&self) -> bool {
+        [self.outgoing(), self.incoming()].iter().any(|direction| direction.sender.has_executing())
     }
 
     /// Whether both ends have closed, so that the slot may be used again.

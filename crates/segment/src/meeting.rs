@@ -377,6 +377,15 @@ impl Meeting {
         self.attached(end.pool.load(Relaxed))?.pool.attached()
     }
 
+    /// Whether a process is between two program images, and the second one comes for a channel that no other process has.
+    pub fn keeps_for_images(&mut self) -> bool {
+        self.pools.iter().flatten().filter(|it| !it.pool.is_brokered()).any(|it| {
+            let slots = 0..it.pool.shape().slots;
+            let mut channels = slots.filter_map(|slot| it.pool.slot(slot, Side::Maker));
+            channels.any(|channel| channel.is_awaited_by_image()) && it.pool.attached() == Some(1)
+        })
+    }
+
     /// Tells all processes that talk to this one that a reader may have left something unread.
     pub fn tell_of_departure(&self) {
         self.pools.iter().flatten().for_each(|it| it.pool.tell_of_departure());

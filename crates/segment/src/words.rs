@@ -4,7 +4,8 @@
 //! The other end may write anything there at any time: each value is checked or masked before use.
 
 use crate::layout::laid_out;
-use crate::sync::{AcqRel, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::lock::alive;
+use crate::sync::{AcqRel, AtomicU32, AtomicU64, Relaxed, Release, SeqCst};
 
 laid_out! {
     /// Words that a direction's reader writes and its sender looks at with every message. They change rarely.
@@ -214,7 +215,8 @@ laid_out! {
         pub ended: AtomicU32,
         /// 1: the sender may be about to go up, though a reader is receiving from the kernel, or down.
         pub switching: AtomicU32,
-        /// 1: the process of this end is between two program images, and the new one comes for the channel.
+        /// The [number](crate::kernel::marked) of a process of this end that is between two program images, the second of which comes
+        /// for the channel; 0: none is.
         pub executing: AtomicU32,
     }
 }
@@ -229,5 +231,13 @@ laid_out! {
         pub head: ReaderHead,
         /// The sender's words.
         pub sender: SenderWords,
+    }
+}
+
+impl SenderWords {
+    /// Whether a process of this end is between two program images, and lives.
+    pub fn has_executing(&self) -> bool {
+        let number = self.executing.load(SeqCst);
+        number != 0 && alive(number)
     }
 }

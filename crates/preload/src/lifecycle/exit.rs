@@ -1,7 +1,7 @@
 //! The process ends: it lets go of its connections, whose family may live on.
 
 use super::census::Census;
-use super::images::{await_claims, depart, images_awaited_until};
+use super::images::{await_claims, await_other_ends, depart, images_awaited_until};
 use crate::connection::Connection;
 use crate::connection::count::report;
 use crate::connection::look::for_each;
@@ -83,6 +83,7 @@ fn leave_all() {
                 port.prepare_to_shut();
             }
         });
+        await_other_ends(deadline);
         depart(family, Departing::ForGood);
     }
 }

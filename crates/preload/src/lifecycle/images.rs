@@ -93,6 +93,15 @@ pub fn take_turns(stays: impl Fn(&Connection) -> bool, deadline: u64) {
     }
 }
 
+/// Before the process ends, or executes a program: awaits the new images of processes that have the other ends of connections, for
+/// which this process alone keeps the channels, until `deadline`. It may have closed its own ends.
+pub fn await_other_ends(deadline: u64) {
+    let keeps = || family::with_meeting_surely(|meeting| meeting.keeps_for_images()) == Some(true);
+    while !filter::is_confined() && keeps() && clock::nanoseconds() < deadline {
+        clock::nap(200);
+    }
+}
+
 /// Whether a program image that was spawned is on its way to an end in the family's table, which only this process keeps. The
 /// processes that had the end may have let go of it at the same moment, each of them beside the others.
 fn is_table_awaited(family: &Family, member: Option<u32>) -> bool {

@@ -5,13 +5,14 @@
 //! other at least, and takes back what it said.
 
 use super::Port;
+use crate::kernel;
 use crate::sync::{Release, SeqCst};
 
 impl Port<'_> {
     /// This process is about to execute a program that comes for the channel. False, and nothing is said, if the other end's process
     /// is between two images.
     pub fn begin_execution(&self) -> bool {
-        self.channel.outgoing().sender.executing.swap(1, SeqCst);
+        self.channel.outgoing().sender.executing.swap(kernel::marked(kernel::process_id() as u32), SeqCst);
         let is_free = !self.other_executes();
         if !is_free {
             self.end_execution();
@@ -26,13 +27,15 @@ impl Port<'_> {
 
     /// Whether the other end's process is between two images, and relies on this process to keep the channel.
     pub fn other_executes(&self) -> bool {
-        self.channel.incoming().sender.executing.load(SeqCst) != 0
+        self.channel.incoming().sender.has_executing()
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::lies::Ends;
+    use crate::kernel;
+    use crate::sync::Relaxed;
 
     #[test]
     fn of_two_ends_one_executes_at_a_time() {
@@ -43,5 +46,11 @@ mod tests {
         assert!(other.is_needed(true), "the image comes for the channel");
         one.end_execution();
         assert!(other.begin_execution() && !one.begin_execution());
+        assert!(one.channel.is_awaited_by_image());
+        // One that was killed meanwhile is not awaited.
+        let mut dead = std::process::Command::new("true").spawn().unwrap();
+        dead.wait().unwrap();
+        other.channel.outgoing().sender.executing.store(kernel::marked(dead.id()), Relaxed);
+        assert!(!one.channel.is_awaited_by_image() && one.begin_execution());
     }
 }
