@@ -377,12 +377,14 @@ impl Meeting {
         self.attached(end.pool.load(Relaxed))?.pool.attached()
     }
 
-    /// Whether a process is between two program images, and the second one comes for a channel that no other process has.
+    /// Whether a process is between two program images, and the second one comes for a channel that no third process has.
     pub fn keeps_for_images(&mut self) -> bool {
         self.pools.iter().flatten().filter(|it| !it.pool.is_brokered()).any(|it| {
             let slots = 0..it.pool.shape().slots;
             let mut channels = slots.filter_map(|slot| it.pool.slot(slot, Side::Maker));
-            channels.any(|channel| channel.is_awaited_by_image()) && it.pool.attached() == Some(1)
+            // The first image may still have it.
+            let is_kept = || it.pool.attached().is_some_and(|attached| attached > 2);
+            channels.any(|channel| channel.is_awaited_by_image()) && !is_kept()
         })
     }
 
