@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use underpass_tests::apart::apart;
+use underpass_tests::compiler::cc;
 use underpass_tests::library::{self, AT_ONCE, is_kernel_only};
 use underpass_tests::net::free_port;
 use underpass_tests::stage::{Stage, compile, copy_program, find, fixture, skip};
@@ -616,6 +617,31 @@ fn an_image_that_has_half_come_is_awaited() {
         let words = [python.to_str().unwrap(), program.to_str().unwrap(), fifo.to_str().unwrap(), "0", how];
         let said = stage.start(stage.tuned("strace", [&options[..], &words].concat(), AT_ONCE)).succeed(LIMIT);
         assert_eq!(said.split_whitespace().last(), Some("whole"), "{how}: {said}");
+    }
+    stage.finish();
+}
+
+/// Rounds of the soak `executions` that failed before. Which moves they have depends on how the soak picks them: whoever changes that
+/// finds others by `make soak`.
+#[test]
+fn both_ends_of_a_connection_execute_programs_at_the_same_time() {
+    const ROUNDS: [(&str, &[&str], &[(&str, &str)]); 6] = [
+        ("1", &["8", "12", "46", "318", "332", "397", "432", "526", "670", "946", "1275", "1815"], AT_ONCE),
+        ("3", &["848"], AT_ONCE),
+        ("7", &["979"], AT_ONCE),
+        ("2", &["314"], &[]),
+        ("6", &["867"], &[]),
+        ("8", &["75"], &[]),
+    ];
+    const TIMES: usize = 5;
+    let Some(stage) = Stage::beside_others(&["cc"]) else { return };
+    let program = stage.path("executions");
+    cc(&program, &["-O2"], &[Path::new(env!("CARGO_MANIFEST_DIR")).join("soak/executions.c")]);
+    for (seed, rounds, settings) in ROUNDS {
+        for round in rounds.iter().cycle().take(rounds.len() * TIMES) {
+            let played = stage.tuned(program.to_str().unwrap(), [seed, "1", round], settings);
+            stage.start(played).succeed(LIMIT);
+        }
     }
     stage.finish();
 }
