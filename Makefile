@@ -28,19 +28,20 @@ build: rust ## the commands and the library, in target/release
 BRIEF_SUITES = programs cpython
 
 # The tests of the library drive real programs and wait most of their time. So three times as many run at a time as there are
-# processors, and what only computes runs beside them with low priority.
+# processors, and what only computes runs beside them, while a processor has nothing else to do. The lints come last: cargo would
+# keep the tests from beginning while it compiles for them.
 test: rust ## everything that continuous integration checks: lints, licences, tests
 	packaging/packages test
 	$(CARGO) fetch --locked
-	$(MAKE) --no-print-directory lint c-programs
 	$(CARGO) build --release --package underpass-preload
 	$(CARGO) test --workspace --no-run
-	@$(BESIDE) nice -n 19 $(MAKE) --no-print-directory loom aarch64 licences & models=$$!; \
+	@$(BESIDE) $(WHEN_IDLE) $(MAKE) --no-print-directory c-programs loom aarch64 licences lint & others=$$!; \
 	$(MAKE) --no-print-directory test-programs; programs=$$?; \
-	wait $$models && exit $$programs
+	wait $$others && exit $$programs
 
 # What a shell starts in the background ignores Ctrl-C.
 BESIDE = env --default-signal=INT,QUIT
+WHEN_IDLE = nice -n 19 $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0)
 
 # The first line builds what the others run. Built by itself, with fewer features of its dependencies, each would be built
 # anew.
