@@ -224,6 +224,11 @@ impl Pool {
         let header = self.mapping.base().as_ptr();
         Some(Channel { base, header, ring_bytes: self.shape.ring_bytes, slot: index, side: side as u32 })
     }
+
+    /// All its channels, as their makers see them.
+    pub fn channels(&self) -> impl Iterator<Item = Channel> {
+        (0..self.shape.slots).filter_map(|slot| self.slot(slot, Side::Maker))
+    }
 }
 
 /// One connection's channel as one end sees it.
@@ -396,6 +401,11 @@ impl Channel {
     /// Whether a process of either end is between two program images, and lives.
     pub fn is_awaited_by_image(&self) -> bool {
         [self.outgoing(), self.incoming()].iter().any(|direction| direction.sender.has_executing())
+    }
+
+    /// Such a process was awaited for long enough, or somebody lies: nobody waits for it again.
+    pub fn forget_image(&self) {
+        [self.outgoing(), self.incoming()].iter().for_each(|direction| direction.sender.executing.store(0, Relaxed));
     }
 
     /// Whether both ends have closed, so that the slot may be used again.

@@ -378,14 +378,20 @@ impl Meeting {
     }
 
     /// Whether a process is between two program images, and the second one comes for a channel that no third process has.
-    pub fn keeps_for_images(&mut self) -> bool {
-        self.pools.iter().flatten().filter(|it| !it.pool.is_brokered()).any(|it| {
-            let slots = 0..it.pool.shape().slots;
-            let mut channels = slots.filter_map(|slot| it.pool.slot(slot, Side::Maker));
-            // The first image may still have it.
-            let is_kept = || it.pool.attached().is_some_and(|attached| attached > 2);
-            channels.any(|channel| channel.is_awaited_by_image()) && !is_kept()
-        })
+    pub fn keeps_for_images(&self) -> bool {
+        // The first image may still have it.
+        let is_kept = |pool: &Pool| pool.attached().is_some_and(|attached| attached > 2);
+        self.shared_pools().any(|pool| pool.channels().any(|it| it.is_awaited_by_image()) && !is_kept(pool))
+    }
+
+    /// Such images were awaited for long enough.
+    pub fn forget_images(&self) {
+        let channels = self.shared_pools().flat_map(Pool::channels);
+        channels.filter(Channel::is_awaited_by_image).for_each(|it| it.forget_image());
+    }
+
+    fn shared_pools(&self) -> impl Iterator<Item = &Pool> {
+        self.pools.iter().flatten().map(|it| &it.pool).filter(|pool| !pool.is_brokered())
     }
 
     /// Tells all processes that talk to this one that a reader may have left something unread.

@@ -83,7 +83,7 @@ fn leave_all() {
                 port.prepare_to_shut();
             }
         });
-        await_other_ends(deadline);
+        await_other_ends();
         depart(family, Departing::ForGood);
     }
 }

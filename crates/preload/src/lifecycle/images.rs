@@ -14,6 +14,10 @@ use underpass_segment::sync::Acquire;
 /// How long a program image that has not begun is awaited, if nothing is lost without it.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
+/// How long the images of other ends are awaited. The channel says which processes execute programs, and a liar may write there: so
+/// this is no longer than it takes a large program to begin.
+const OTHERS_WITHIN_NS: u64 = 250_000_000;
+
 /// Until when program images that are on their way are awaited (CLOCK_MONOTONIC, ns), for all connections together.
 pub fn images_awaited_until() -> u64 {
     clock::nanoseconds() + PATIENCE_NS
@@ -94,10 +98,15 @@ pub fn take_turns(stays: impl Fn(&Connection) -> bool, deadline: u64) {
 }
 
 /// Before the process ends, or executes a program: awaits the new images of processes that have the other ends of connections, for
-/// which this process alone keeps the channels, until `deadline`. It may have closed its own ends.
-pub fn await_other_ends(deadline: u64) {
+/// which this process alone keeps the channels. It may have closed its own ends.
+pub fn await_other_ends() {
+    let deadline = clock::nanoseconds() + OTHERS_WITHIN_NS;
     let keeps = || family::with_meeting_surely(|meeting| meeting.keeps_for_images()) == Some(true);
-    while !filter::is_confined() && keeps() && clock::nanoseconds() < deadline {
+    while !filter::is_confined() && keeps() {
+        if clock::nanoseconds() > deadline {
+            family::with_meeting_surely(|meeting| meeting.forget_images());
+            return;
+        }
         clock::nap(200);
     }
 }

@@ -52,5 +52,8 @@ mod tests {
         dead.wait().unwrap();
         other.channel.outgoing().sender.executing.store(kernel::marked(dead.id()), Relaxed);
         assert!(!one.channel.is_awaited_by_image() && one.begin_execution());
+        assert!(one.channel.is_awaited_by_image());
+        one.channel.forget_image();
+        assert!(!one.channel.is_awaited_by_image());
     }
 }

@@ -254,7 +254,7 @@ unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<
 /// for its ends.
 fn depart_with_nothing(family: &'static Family, envp: *const *const c_char) -> Packed {
     count::count_before_execution(|_| false);
-    images::await_other_ends(images::images_awaited_until());
+    images::await_other_ends();
     images::depart(family, Departing::ForGood);
     Packed { _away: Some(Away(family)), ..Packed::nothing(envp) }
 }
@@ -262,7 +262,7 @@ fn depart_with_nothing(family: &'static Family, envp: *const *const c_char) -> P
 /// Images that this process has spawned may not have come for their ends yet: the execution waits for them.
 fn outlast_heirs(family: &'static Family, deadline: u64) {
     images::await_claims(family, deadline);
-    images::await_other_ends(deadline);
+    images::await_other_ends();
     look::for_each(|index, fd| {
         let connection = Connection::at(family, index, fd);
         if connection.is_awaited() {
