@@ -26,6 +26,15 @@ const DRAW_ALL: &str = "(async () => {
 const MISPLACED: &str = "(() => {
   const wrong = [], width = document.documentElement.clientWidth;
   if (document.documentElement.scrollWidth > width) wrong.push(`the page is ${document.documentElement.scrollWidth} wide`);
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), range = document.createRange();
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    // Tables scroll.
+    if (!text.data.trim() || text.parentElement.closest('.scroll, .chart, .skip, #told, script, style')) continue;
+    range.selectNodeContents(text);
+    for (const at of range.getClientRects())
+      if (at.left < -1 || at.right > width + 1) wrong.push(`\"${text.data.trim()}\" is cut off`);
+  }
   document.querySelectorAll('.chart').forEach((chart, number) => {
     const box = chart.getBoundingClientRect(), name = chart.parentElement.querySelector('figcaption').textContent.slice(0, 50);
     const figure = chart.parentElement.getBoundingClientRect();
@@ -37,7 +46,7 @@ const MISPLACED: &str = "(() => {
       if (at.left < box.left - 1 || at.right > box.right + 1 || at.top < box.top - 1 || at.bottom > box.bottom + 1)
         wrong.push(`${name}: \"${text.textContent}\" is cut off`);
     }
-    for (const kind of ['.xtick text', '.ytick text', '.legendtext', '.annotation text']) {
+    for (const kind of ['.xtick text', '.ytick text', '.legendtext', '.annotation text', '.heatmap-label text']) {
       const all = [...chart.querySelectorAll(kind)].map((it) => [it.textContent, it.getBoundingClientRect()]);
       all.forEach(([one, a], at) => all.slice(at + 1).forEach(([other, b]) => {
         const over = Math.min(a.right, b.right) - Math.max(a.left, b.left), under = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
@@ -127,6 +136,42 @@ fn everything_lies_where_it_belongs_and_nothing_is_fetched() {
         assert_eq!(ink, if scheme == "dark" { "rgb(230, 232, 235)" } else { "rgb(28, 31, 35)" });
         picture(&mut browser, &format!("{width}-{scheme}.png"));
         assert_eq!(complaints(&browser.events), [""; 0], "{width} pixels, {scheme}");
+    }
+}
+
+/// A part of the survey that is kept here, as its endpoints would be called in the longest names that there may be.
+fn survey(folder: &Path, names: [(&str, &str); 2]) -> PathBuf {
+    let mut text = fs::read_to_string(record("survey-2026-11-27.json")).unwrap();
+    for (from, to) in names {
+        text = text.replace(&format!("\"{from}\""), &format!("\"{to}\""));
+    }
+    let mut survey: Value = serde_json::from_str(&text).unwrap();
+    let is_kept = |it: &Value| it["flows"] == 1 && it["load"] == "idle" && it["path"] == "kernel";
+    survey["series"].as_array_mut().unwrap().retain(is_kept);
+    let file = folder.join(format!("{}.json", names[0].1));
+    fs::write(&file, survey.to_string()).unwrap();
+    file
+}
+
+#[test]
+fn no_name_of_an_endpoint_is_cut_off() {
+    let Some(mut browser) = browser() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let longest = ["the-bluefield-2-of-the-first-rack-in-the-cellar.example.org-0001".to_string(), "n".repeat(64)];
+    let files = [
+        survey(folder.path(), [("nic-a", "nic-a"), ("nic-b", "nic-b")]),
+        survey(folder.path(), [("nic-a", &longest[0]), ("nic-b", &longest[1])]),
+    ];
+    let page = write_page(folder.path(), &files.each_ref().map(|file| file.to_str().unwrap()));
+    for width in [390, 1400] {
+        browser.open(&page, width, "light");
+        browser.evaluate(DRAW_ALL);
+        assert_eq!(browser.evaluate(MISPLACED), json!([]), "{width} pixels");
+        let kinds =
+            browser.evaluate("['.heatmap-label', '.legendtext', '.ytick'].map((it) => !!document.querySelector(it))");
+        assert_eq!(kinds, json!([true, true, true]), "fields, legends and rows have their texts");
+        picture(&mut browser, &format!("names-{width}.png"));
+        assert_eq!(complaints(&browser.events), [""; 0], "{width} pixels");
     }
 }
 

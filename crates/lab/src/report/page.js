@@ -5,6 +5,7 @@
   const prefersDark = matchMedia("(prefers-color-scheme: dark)");
   const isCoarse = matchMedia("(pointer: coarse)").matches;
   const NARROW = 600; // pixels
+  const TEXT = 12, LINE = 16; // size of the letters, and height of a line of them, in pixels
   const PAPER = "640px"; // what fits between the margins of A4 and of Letter
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon"];
 
@@ -13,6 +14,26 @@
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const slot = (number) => colour(`--s${number % 8}`);
   const isNarrow = (element) => element.clientWidth < NARROW;
+
+  // A name on as many lines as it needs where a line has room for so many pixels; a word that is longer than a line is broken.
+  const pen = document.createElement("canvas").getContext("2d");
+  function folded(name, room) {
+    pen.font = `${TEXT}px system-ui, sans-serif`;
+    const fits = (line) => pen.measureText(line).width <= room;
+    const all = [];
+    let line = "";
+    for (const word of name.split(" ")) {
+      const longer = line ? `${line} ${word}` : word;
+      if (fits(longer)) { line = longer; continue; }
+      if (line) all.push(line);
+      line = "";
+      for (const letter of word) {
+        if (line && !fits(line + letter)) { all.push(line); line = ""; }
+        line += letter;
+      }
+    }
+    return [...all, line].map(plain);
+  }
 
   // A number with a prefix for thousands, and its unit: 500 ns, 1.5 GB/s.
   function withUnit(value, suffix) {
@@ -65,13 +86,13 @@
     return base;
   }
 
-  function trace(series, x, y) {
+  function trace(element, series, x, y) {
     const points = series.points;
     const isPublished = series.role === "published";
     const isLine = series.role !== "target";
     const ends = points.map((point) => [point.low ?? point.y, point.high ?? point.y]);
     return {
-      type: "scatter", name: plain(series.name), mode: isLine ? "lines+markers" : "markers",
+      type: "scatter", name: legendName(element, series.name).join("<br>"), mode: isLine ? "lines+markers" : "markers",
       x: points.map((point) => point.x * x.scale), y: points.map((point) => point.y * y.scale),
       text: points.map((point) => plain(point.text)), hovertemplate: `%{text}<extra>${plain(series.name)}</extra>`,
       line: {
@@ -90,36 +111,46 @@
     };
   }
 
+  const legendName = (element, name) => folded(name, element.clientWidth - 70);
+
   // Plotly gives each name the room of the longest.
-  function legendRows(names, width) {
-    const widest = Math.max(...names.map((name) => name.length)) * 7.2 + 48;
-    return Math.ceil(names.length / Math.max(1, Math.floor((width - 20) / widest)));
+  function legendHeight(element, data) {
+    const names = data.series.map((series) => legendName(element, series.name));
+    const widest = Math.max(...names.flat().map((line) => line.length)) * 7.2 + 48;
+    const columns = Math.max(1, Math.floor((element.clientWidth - 20) / widest));
+    const row = (at) => Math.max(...names.slice(at, at + columns).map((lines) => lines.length)) * LINE + 3.5;
+    let height = 0;
+    for (let at = 0; at < names.length; at += columns) height += row(at);
+    return height;
   }
 
   function lines(element, data, isLog) {
     const room = element.clientWidth - 110;
     const x = { ...data.x, log: data.x.log && isLog }, y = { ...data.y, log: data.y.log && isLog };
-    const below = 19.5 * legendRows(data.series.map((series) => series.name), element.clientWidth);
     const layout = {
       xaxis: axis(x, span(data.series, x.log, (point) => point.x), x.log, room),
       yaxis: axis(y, span(data.series, y.log, (point) => [point.low ?? point.y, point.high ?? point.y, point.y]), y.log, room),
-      height: (isNarrow(element) ? 300 : 380) + below, legendBelow: 60,
+      height: (isNarrow(element) ? 300 : 380) + legendHeight(element, data), legendBelow: 60,
     };
-    return [data.series.map((series) => trace(series, x, y)), layout];
+    return [data.series.map((series) => trace(element, series, x, y)), layout];
   }
 
   // Rows of names: beside the rows where there is room, above each otherwise.
   function rowLayout(element, data) {
     const narrow = isNarrow(element);
-    const each = narrow ? 44 : 28;
+    const names = data.rows.map((name) => folded(name, element.clientWidth * (narrow ? 1 : 0.4) - 24));
+    const tallest = Math.max(...names.map((lines) => lines.length)) * LINE;
+    const each = narrow ? tallest + 28 : Math.max(28, tallest + 8);
+    const texts = names.map((lines) => lines.join("<br>"));
     const layout = {
       yaxis: {
-        range: [data.rows.length - 0.5, -0.5], tickvals: data.rows.map((_, row) => row), ticktext: data.rows.map(plain),
+        // Above the first row its name needs as much room as above the others.
+        range: [data.rows.length - 0.5, narrow ? -(tallest + 6) / each : -0.5], tickvals: data.rows.map((_, row) => row), ticktext: texts,
         showticklabels: !narrow, automargin: true, gridcolor: colour("--grid"), zeroline: false,
       },
-      annotations: !narrow ? [] : data.rows.map((name, row) => ({
-        xref: "paper", x: 0, xanchor: "left", y: row, yanchor: "bottom", yshift: 6, text: plain(name), showarrow: false,
-        font: { size: 12 },
+      annotations: !narrow ? [] : texts.map((text, row) => ({
+        xref: "paper", x: 0, xanchor: "left", y: row, yanchor: "bottom", yshift: 6, text, showarrow: false, align: "left",
+        font: { size: TEXT },
       })),
       height: data.rows.length * each + 130, legendBelow: 56,
     };
@@ -140,7 +171,7 @@
       const isTarget = series.role === "target";
       const points = series.points;
       return {
-        type: "scatter", mode: "markers", name: plain(series.name),
+        type: "scatter", mode: "markers", name: legendName(element, series.name).join("<br>"),
         x: points.map((point) => point.x * data.x.scale), y: points.map((point) => point.y),
         text: points.map((point) => `${plain(data.rows[point.y])}<br>${plain(point.text)}`),
         hovertemplate: "%{text}<extra></extra>",
@@ -165,7 +196,7 @@
     layout.xaxis = axis(data.x, [0, Math.max(...sums)], false, 0);
     layout.annotations.forEach((annotation) => { annotation.yshift = 9; });
     const traces = data.series.map((series) => ({
-      type: "bar", orientation: "h", name: plain(series.name),
+      type: "bar", orientation: "h", name: legendName(element, series.name).join("<br>"),
       x: series.points.map((point) => point.x * data.x.scale), y: series.points.map((point) => point.y),
       text: series.points.map((point) => plain(point.text)), textposition: "none",
       hovertemplate: `%{text}<extra>${plain(series.name)}</extra>`,
@@ -174,21 +205,37 @@
     return [traces, layout];
   }
 
+  // Names of columns lie across where there is room, and stand upright otherwise, on as many lines as a column is wide.
+  function columnNames(names, width, narrow) {
+    let room = narrow ? 80 : width - 12;
+    const fold = () => names.map((name) => folded(name, room));
+    let all = fold();
+    for (; narrow && room < 400 && all.some((lines) => lines.length * LINE > width); all = fold()) room += 20;
+    return all;
+  }
+
   function heat(element, data) {
-    // Names on several lines leave the fields room.
     const narrow = isNarrow(element);
-    const label = (name) => (narrow ? plain(name).replaceAll(" ", "<br>") : plain(name));
-    const named = (title, names) => ({
-      title: { text: plain(title), standoff: 14 }, type: "category", automargin: true, tickvals: names.map(plain), ticktext: names.map(label),
+    const beside = element.clientWidth * 0.2;
+    const width = (element.clientWidth - beside - (narrow ? 30 : 60)) / data.columns.length;
+    const columns = columnNames(data.columns, width, narrow), rows = data.rows.map((name) => folded(name, beside));
+    const lines = (all) => Math.max(...all.map((it) => it.length)) * LINE;
+    const widest = (all) => Math.max(...all.flat().map((line) => pen.measureText(line).width));
+    const below = narrow ? widest(columns) : lines(columns);
+    const size = narrow ? 10 : TEXT;
+    const hasRoom = (widest(data.texts) * size) / TEXT <= width - 2;
+    const named = (title, names, folds) => ({
+      title: { text: plain(title), standoff: 14 }, type: "category", automargin: true,
+      tickvals: names.map(plain), ticktext: folds.map((it) => it.join("<br>")),
     });
     const layout = {
-      xaxis: { ...named(data.x_title, data.columns), side: "bottom", tickangle: narrow ? -90 : 0, showgrid: false },
-      yaxis: { ...named(narrow ? "" : data.y_title, data.rows), autorange: "reversed", showgrid: false },
-      height: data.rows.length * 56 + (narrow ? 190 : 150), legendBelow: 0,
+      xaxis: { ...named(data.x_title, data.columns, columns), side: "bottom", tickangle: narrow ? -90 : 0, showgrid: false },
+      yaxis: { ...named(narrow ? "" : data.y_title, data.rows, rows), autorange: "reversed", showgrid: false },
+      height: data.rows.length * Math.max(56, lines(rows) + 8) + 110 + below, legendBelow: 0,
     };
     const traces = [{
       type: "heatmap", x: data.columns.map(plain), y: data.rows.map(plain), z: data.values,
-      text: data.texts.map((row) => row.map(plain)), texttemplate: "%{text}", textfont: { size: narrow ? 10 : 12 },
+      text: data.texts.map((row) => row.map(plain)), texttemplate: hasRoom ? "%{text}" : "", textfont: { size },
       customdata: data.hovers.map((row) => row.map(plain)), hovertemplate: "%{customdata}<extra></extra>",
       colorscale: [[0, colour("--heat0")], [1, colour("--heat1")]], showscale: false, xgap: 2, ygap: 2,
     }];
@@ -213,7 +260,7 @@
         itemclick: "toggle", font: { size: 12 },
       },
     };
-    const below = common.showlegend ? 19.5 * legendRows(traces.map((it) => it.name), element.clientWidth) : 0;
+    const below = common.showlegend ? legendHeight(element, data) : 0;
     common.margin.b = 44 + below;
     const config = {
       displaylogo: false, responsive: false, displayModeBar: isNarrow(element) || isCoarse ? false : "hover",
