@@ -32,11 +32,58 @@ pub fn add(section: &mut Section, survey: &Survey) {
     }
     for (kind, pairs) in &kinds {
         let sizes: BTreeSet<u64> = pairs.values().flatten().map(|it| it.key.size).collect();
-        section.figures(sizes.iter().map(|size| heat(survey, pairs, kind, *size)));
-        section.figures(survey.head.endpoints.iter().map(|sender| curves(survey, pairs, kind, sender)));
+        for shown in Shown::ALL {
+            section.figures(sizes.iter().map(|size| heat(survey, pairs, (kind, shown), *size)));
+            section.figures(survey.head.endpoints.iter().map(|sender| curves(survey, pairs, (kind, shown), sender)));
+        }
     }
     section.figures([offloads(survey)]);
     section.folded(all(survey));
+}
+
+/// What a chart shows of series.
+#[derive(Clone, Copy)]
+enum Shown {
+    /// The figure itself.
+    Figure,
+    /// What it cost the sender.
+    SenderTime,
+    /// What it cost the receiver.
+    ReceiverTime,
+}
+
+impl Shown {
+    const ALL: [Shown; 3] = [Shown::Figure, Shown::SenderTime, Shown::ReceiverTime];
+
+    /// `None` where the tool does not tell over what its processor time is spread.
+    fn of(self, series: &Series) -> Option<record::Figure> {
+        let time: fn(&Sample) -> Option<u64> = match self {
+            Shown::Figure => return Some(series.values().into()),
+            Shown::SenderTime => |it| Some(it.sender_time),
+            Shown::ReceiverTime => |it| Some(it.receiver_time),
+        };
+        Some(costs(series.key.metric, &series.samples, time)?.into())
+    }
+
+    fn unit(self, series: &Series) -> Unit {
+        if matches!(self, Shown::Figure) { series.unit } else { Unit::Nanoseconds }
+    }
+
+    /// `processor time of the sender for each byte: throughput, kernel TCP`.
+    fn words(self, kind: &Kind) -> String {
+        let end = match self {
+            Shown::Figure => return words(kind),
+            Shown::SenderTime => "sender",
+            Shown::ReceiverTime => "receiver",
+        };
+        let piece = if kind.0 == "latency" { "exchange" } else { "byte" };
+        format!("processor time of the {end} for each {piece}: {}", words(kind))
+    }
+
+    /// What stands at an axis.
+    fn title(self, kind: &Kind) -> &str {
+        if matches!(self, Shown::Figure) { &kind.0 } else { "processor time" }
+    }
 }
 
 fn kind(series: &Series) -> Kind {
@@ -57,18 +104,18 @@ fn named(survey: &SurveyRecord, name: &str) -> String {
     survey.endpoint(name).map_or_else(|| name.to_string(), Endpoint::label)
 }
 
-fn heat(survey: &SurveyRecord, pairs: &Pairs, kind: &Kind, bytes: u64) -> Option<Figure> {
+fn heat(survey: &SurveyRecord, pairs: &Pairs, (kind, shown): (&Kind, Shown), bytes: u64) -> Option<Figure> {
     let endpoints = &survey.head.endpoints;
     let figure = |sender: &Endpoint, receiver: &Endpoint| -> Option<record::Figure> {
         let all = pairs.get(&(sender.name.as_str(), receiver.name.as_str()))?;
-        all.iter().find(|it| it.key.size == bytes).map(|it| it.values().into())
+        all.iter().find(|it| it.key.size == bytes).and_then(|it| shown.of(it))
     };
     let figures: Vec<Vec<Option<record::Figure>>> =
         endpoints.iter().map(|sender| endpoints.iter().map(|receiver| figure(sender, receiver)).collect()).collect();
     if figures.iter().flatten().flatten().count() < 2 {
         return None;
     }
-    let unit = pairs.values().flatten().next()?.unit;
+    let unit = shown.unit(pairs.values().flatten().next()?);
     let labels: Vec<String> = endpoints.iter().map(Endpoint::label).collect();
     let grid = |of: &dyn Fn(&str, &str, Option<&record::Figure>) -> String| -> Vec<Vec<String>> {
         let row = |(sender, row): (&String, &Vec<Option<record::Figure>>)| {
@@ -88,7 +135,7 @@ fn heat(survey: &SurveyRecord, pairs: &Pairs, kind: &Kind, bytes: u64) -> Option
         notes: Vec::new(),
         cells: row.iter().map(cell).collect(),
     });
-    let caption = format!("{}, {}: sender by row, receiver by column", capital(&words(kind)), size(bytes));
+    let caption = format!("{}, {}: sender by row, receiver by column", capital(&shown.words(kind)), size(bytes));
     let heads = std::iter::once("sender \\ receiver".to_string()).chain(labels.iter().cloned()).collect();
     let table = Table { caption: caption.clone(), heads, rows: rows.collect() };
     let (x_title, y_title) = ("receiver".to_string(), "sender".to_string());
@@ -97,15 +144,15 @@ fn heat(survey: &SurveyRecord, pairs: &Pairs, kind: &Kind, bytes: u64) -> Option
 }
 
 /// One sender's curves over size, one for each receiver.
-fn curves(survey: &SurveyRecord, pairs: &Pairs, kind: &Kind, sender: &Endpoint) -> Option<Figure> {
-    let unit = pairs.values().flatten().next()?.unit;
+fn curves(survey: &SurveyRecord, pairs: &Pairs, (kind, shown): (&Kind, Shown), sender: &Endpoint) -> Option<Figure> {
+    let unit = shown.unit(pairs.values().flatten().next()?);
     let lines = survey.head.endpoints.iter().enumerate().map(|(number, receiver)| {
         let those = pairs.get(&(sender.name.as_str(), receiver.name.as_str())).into_iter().flatten();
-        let points = those.map(|it| (it.key.size, it.values().into()));
+        let points = those.filter_map(|it| Some((it.key.size, shown.of(it)?)));
         series(format!("to {}", receiver.label()), Role::Measured, number, unit, points)
     });
-    let caption = format!("{} over size, from {}", capital(&words(kind)), sender.label());
-    figure(caption, "size of a message", &kind.0, unit, lines.collect())
+    let caption = format!("{} over size, from {}", capital(&shown.words(kind)), sender.label());
+    figure(caption, "size of a message", shown.title(kind), unit, lines.collect())
 }
 
 /// The paper's figure 1: a file over TLS, encrypted by the sender and by an endpoint to which it offloads that.

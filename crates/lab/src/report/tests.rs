@@ -212,10 +212,18 @@ fn endpoints_are_drawn_by_pair() {
     let page = html(&Evidence { surveys: vec![survey], ..Evidence::default() }).unwrap();
     let charts = charts(&page);
     let kinds: Vec<&str> = charts.iter().map(|it| it["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["heat", "heat", "lines", "lines"]);
+    let of_figure = ["heat", "heat", "lines", "lines"];
+    assert_eq!(kinds, [of_figure; 3].concat(), "throughput, and what it costs the sender and the receiver");
     assert_eq!(charts[0]["values"], serde_json::json!([[null, 1.005e8], [2.01e8, null]]));
     assert_eq!(charts[0]["rows"][1], "card (emulated)", "what is emulated is labelled");
     assert_eq!(charts[0]["hovers"][0][0], "host (emulated) to host (emulated): not measured");
+    // 5 µs of the sender and 7 µs of the receiver for 1,000 bytes.
+    let [sender, receiver] = [&charts[4], &charts[8]];
+    assert_eq!(sender["values"], serde_json::json!([[null, 5.0], [5.0, null]]));
+    assert_eq!(receiver["texts"], serde_json::json!([["", "7.00 ns"], ["7.00 ns", ""]]));
+    let captions = ["sender", "receiver"]
+        .map(|end| format!("Processor time of the {end} for each byte: throughput, kernel TCP, 64 B: sender by row"));
+    assert!(captions.iter().all(|it| page.contains(it)), "{}", without_library(&page));
     assert!(page.contains("as &#60;it&#62; is") && page.contains("7.00 ns"), "{}", without_library(&page));
 }
 
