@@ -13,6 +13,7 @@ use fastrand::Rng;
 use super::answer::{self, Decided};
 use super::case::{Case, Cases, Check, FORMAT, Outcome, SCHEMA};
 use super::question::{self, Objective, Question, Stage};
+use super::surveyed;
 use crate::bench::{Chosen, Experiment, Lab, Options, skipped};
 use crate::evidence::Evidence;
 use crate::host::Host;
@@ -100,7 +101,7 @@ pub fn run(evidence: &Evidence, options: &Options, request: Request) -> Result<C
 fn check(asked: &[Asked], record: &Record, seed: u64) -> Check {
     let valid: Vec<&Measurement> = record.measurements.iter().filter(|it| it.invalid.is_none()).collect();
     let mut measured = question::of(&valid);
-    measured.extend(question::of_endpoints(asked.iter().map(|(_, question)| question), &valid));
+    measured.extend(surveyed::of_endpoints(asked.iter().map(|(_, question)| question), &valid));
     let records: BTreeSet<&String> = asked.iter().map(|(record, _)| record).collect();
     Check {
         format: FORMAT.to_string(),
@@ -219,7 +220,7 @@ fn add_endpoints(questions: &[&Question], again: Again, chosen: &mut Chosen) {
         }
     }
     for keys in keys.into_values() {
-        chosen.add(question::SURVEY, Samples::new(&again, keys.into_iter().collect()));
+        chosen.add(surveyed::SURVEY, Samples::new(&again, keys.into_iter().collect()));
     }
 }
 

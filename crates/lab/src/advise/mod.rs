@@ -1,7 +1,8 @@
 //! Advice: from records to a placement of protocol work, with what it gains and how sure that is.
 //!
-//! [`question`] finds in records what there is to choose, [`cost`] predicts what a message costs between measured sizes,
-//! [`answer`] compares, and [`placement`] writes it down: as TOML for programs, and as text that names the figures for people.
+//! [`question`] finds in runs of suites what there is to choose, [`surveyed`] in surveys; [`cost`] predicts what a message costs
+//! between measured sizes, [`answer`] compares, and [`placement`] writes it down: as TOML for programs, and as text that names
+//! the figures for people.
 //! [`check`] measures how far off that is, in [`case`]s.
 //! To leave a piece of work where it is, and not to know, are answers. What was not measured is named, not guessed.
 
@@ -11,6 +12,7 @@ pub mod check;
 pub mod cost;
 pub mod placement;
 pub mod question;
+pub mod surveyed;
 pub mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,7 +118,7 @@ fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
     });
     let surveys = evidence.surveys.iter().flat_map(|survey| {
         let (host, site, date) = (endpoints(survey), site(survey), survey.record.head.date.as_str());
-        question::of_survey(survey).into_iter().map(move |it| Asked {
+        surveyed::of_survey(survey).into_iter().map(move |it| Asked {
             record: &survey.name,
             date,
             site: site.clone(),
