@@ -9,8 +9,8 @@ use super::values::whole;
 
 /// Say from records where protocol work should run, what that gains, and how sure that is
 ///
-/// The advice covers each piece of work that was measured in more than one way (transport, layers, link, driver's
-/// algorithms, checksum, encryption, endpoint), for each range of message sizes. It says which way to take, the gain over the default with
+/// The advice covers each piece of work that was measured in more than one way (transport, broker, layers, link,
+/// driver's algorithms, checksum, encryption, endpoint), for each range of message sizes. It says which way to take, the gain over the default with
 /// its 95 % interval, and the rows of the record that it is based on. A way is advised if it is surely better, by 5 %
 /// or more. If nothing is sure, a way that is probably better is advised, and the advice says so. The answers "no
 /// offload" and "not distinguishable" mean the default. What was not measured is listed with the command that measures

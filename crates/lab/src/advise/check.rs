@@ -20,7 +20,7 @@ use crate::host::Host;
 use crate::interrupt;
 use crate::record::{Measurement, Record, Skipped};
 use crate::run::measure;
-use crate::suite::{checksum, driver, layers, pingpong, stream};
+use crate::suite::{broker, checksum, driver, layers, pingpong, stream};
 use crate::survey::again::{Again, Samples};
 use crate::unit::counted;
 
@@ -186,6 +186,11 @@ fn add(questions: &[&Question], lab: &Lab, chosen: &mut Chosen, missing: &mut Ve
     };
     pingpong::add_comparisons(lab, chosen, &between(Stage::Transport, Some(Objective::Latency)));
     stream::add_comparisons(lab, chosen, &between(Stage::Transport, Some(Objective::Throughput)));
+    let sizes = broker::Comparisons {
+        round_trips: between(Stage::Broker, Some(Objective::Latency)),
+        streams: between(Stage::Broker, Some(Objective::Throughput)),
+    };
+    broker::add_comparisons(lab, chosen, missing, &sizes);
     layers::add_comparisons(chosen, &between(Stage::Layers, None));
     let sizes = driver::Comparisons {
         link: between(Stage::Link, None),

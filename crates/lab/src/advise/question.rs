@@ -3,6 +3,7 @@
 use super::cost::Curve;
 use crate::record::{Figure, Measurement};
 use crate::suite::apps::load;
+use crate::suite::broker::{ALONE, BETWEEN_USERS};
 use crate::suite::checksum::table::{self, Contestant, Socket, Stage as Part, Task, Way};
 use crate::suite::driver::curve as driver;
 use crate::suite::layers::{HIGHEST, Scheduler, Work, curve as layers};
@@ -15,6 +16,8 @@ use underpass_checksum::Variant;
 pub enum Stage {
     /// The class of transport between two programs of one host: the kernel's TCP or shared memory.
     Transport,
+    /// The same between programs of two users, whom a daemon leads to each other.
+    Broker,
     /// How the engine's layers are run.
     Layers,
     /// What packets go over.
@@ -35,8 +38,9 @@ pub enum Stage {
 
 impl Stage {
     /// All, in the order of the advice.
-    pub const ALL: [Stage; 9] = [
+    pub const ALL: [Stage; 10] = [
         Stage::Transport,
+        Stage::Broker,
         Stage::Layers,
         Stage::Link,
         Stage::Completion,
@@ -51,6 +55,7 @@ impl Stage {
     pub const fn name(self) -> &'static str {
         match self {
             Stage::Transport => "transport",
+            Stage::Broker => "broker",
             Stage::Layers => "layers",
             Stage::Link => "link",
             Stage::Completion => "completion",
@@ -66,6 +71,7 @@ impl Stage {
     pub const fn remedy(self) -> &'static str {
         match self {
             Stage::Transport => "underpass bench pingpong, stream or apps",
+            Stage::Broker => "underpass bench broker, as root",
             Stage::Layers => "underpass bench layers",
             Stage::Link | Stage::Completion | Stage::Copies => "underpass bench driver, as root",
             Stage::Checksum => "underpass bench checksum, as root, on a host with a GPU with --gpu",
@@ -156,8 +162,9 @@ const KERNEL: OneSide = |it| &it.kernel;
 /// All questions that these measurements, of one record, have at least two answers to.
 pub fn of(measurements: &[&Measurement]) -> Vec<Question> {
     let source = Source(measurements);
-    let all = [transport(&source), protocol(&source), drivers(&source), receivers(&source), instructions(&source)];
-    answerable(all.into_iter().flatten().collect())
+    let hosts = [transport(&source), users(&source), protocol(&source)];
+    let all = hosts.into_iter().chain([drivers(&source), receivers(&source), instructions(&source)]);
+    answerable(all.flatten().collect())
 }
 
 impl Question {
@@ -206,6 +213,13 @@ fn costs(measurement: &Measurement, figure: &Figure) -> Vec<f64> {
     figure.samples.iter().map(cost).collect()
 }
 
+/// A way of which there is one figure, for no size of messages.
+fn without_size(name: &str, it: &Measurement, side: OneSide) -> Choice {
+    let mut curve = Curve::default();
+    curve.add(0, costs(it, side(it)));
+    Choice::new(name, it.name.clone(), curve)
+}
+
 fn transport(source: &Source) -> Vec<Question> {
     let sized = [
         ("pingpong", "blocking", "round trips between programs of one host", Objective::Latency),
@@ -221,11 +235,7 @@ fn transport(source: &Source) -> Vec<Question> {
         ],
     });
     let applications = source.0.iter().filter(|it| it.suite == "apps" && !it.name.ends_with(load::P99)).map(|it| {
-        let choice = |name: &str, side: OneSide| {
-            let mut curve = Curve::default();
-            curve.add(0, costs(it, side(it)));
-            Choice::new(name, it.name.clone(), curve)
-        };
+        let choice = |name: &str, side: OneSide| without_size(name, it, side);
         let is_time = it.better == Better::Lower;
         Question {
             stage: Stage::Transport,
@@ -235,6 +245,30 @@ fn transport(source: &Source) -> Vec<Question> {
         }
     });
     sized.into_iter().chain(applications).collect()
+}
+
+/// Programs of two users: kernel TCP, which it is without the daemon, or shared memory, to which the daemon leads them.
+fn users(source: &Source) -> Vec<Question> {
+    let of_group = |group| source.0.iter().copied().filter(move |it| it.suite == "broker" && it.group == group);
+    let ways = |way: &dyn Fn(&str, OneSide) -> Choice| vec![way("kernel TCP", KERNEL), way("underpassd", UNDERPASS)];
+    // Round trips and streams are one group, and differ by their unit.
+    let sized = [
+        (Unit::Nanoseconds, "round trips between two users", Objective::Latency),
+        (Unit::BytesPerSecond, "streams between two users", Objective::Throughput),
+    ];
+    let sized = sized.map(|(unit, route, objective)| {
+        let those: Vec<&Measurement> = of_group(BETWEEN_USERS).filter(|it| it.unit == unit).collect();
+        let those = Source(&those);
+        let way = |name: &str, side| those.choice("broker", name, BETWEEN_USERS, side);
+        Question { stage: Stage::Broker, route: route.to_string(), objective, ways: ways(&way) }
+    });
+    let rates = [BETWEEN_USERS, ALONE].into_iter().flat_map(of_group).filter(|it| it.size.is_none()).map(|it| {
+        let route =
+            if it.group == ALONE { format!("{}: its server is not under Underpass", it.name) } else { it.name.clone() };
+        let way = |name: &str, side| without_size(name, it, side);
+        Question { stage: Stage::Broker, route, objective: Objective::Throughput, ways: ways(&way) }
+    });
+    sized.into_iter().chain(rates).collect()
 }
 
 fn protocol(source: &Source) -> Vec<Question> {

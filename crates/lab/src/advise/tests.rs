@@ -272,6 +272,65 @@ fn a_survey_says_which_endpoint_of_a_system_is_best() {
     assert!(only.answer.ranges.iter().all(|it| it.decided.choice == "card" && it.decided.verdict == Verdict::Better));
 }
 
+/// What `bench broker` measures, with daemon and without, of which round trips and streams have one size in common.
+#[test]
+fn programs_of_two_users_are_led_to_each_other_where_that_pays() {
+    use crate::suite::broker::{ALONE, BETWEEN_USERS};
+    let (ns, bytes, rate) = (Unit::Nanoseconds, Unit::BytesPerSecond, Unit::PerSecond);
+    let plan = |unit, group: &str, name: &str, size: Option<u64>| {
+        let plan = if unit == ns { Plan::duration(group, name) } else { Plan::rate(group, name, unit) };
+        Plan { size, ..plan }
+    };
+    let near = |middle: f64| vec![middle, middle * 1.01, middle * 0.99];
+    let mut record = Record { complete: true, ..Record::begin(3, false) };
+    for (unit, group, name, size, kernel, underpass) in [
+        (ns, BETWEEN_USERS, "two users: blocking, 1 B", Some(1), 30e3, 1e3),
+        (ns, BETWEEN_USERS, "two users: blocking, 4 KiB", Some(4096), 31e3, 2e3),
+        (bytes, BETWEEN_USERS, "two users: 4 KiB writes", Some(4096), 1e9, 3e9),
+        (bytes, BETWEEN_USERS, "two users: 64 KiB writes", Some(65536), 4e9, 3.9e9),
+        (rate, BETWEEN_USERS, "two users: Redis GET, 50 clients", None, 5e4, 1e5),
+        (rate, ALONE, "connect, exchange, close, alone", None, 2e4, 1.99e4),
+    ] {
+        let plan = plan(unit, group, name, size);
+        record.measurements.push(Measurement::conclude("broker", &plan, near(kernel), near(underpass), None, None));
+    }
+    let cost = Plan::cost("meeting", "two processes meet again", ns);
+    record.measurements.push(Measurement::conclude("broker", &cost, near(10.0), near(8e4), None, None));
+    let advice = advice([Run::new("users".to_string(), record).unwrap()]);
+    let told = advice.answers.iter().map(|it| &it.answer).map(|answer| {
+        let ranges = answer.ranges.iter().map(|it| (it.from, it.decided.choice.as_str(), it.decided.verdict));
+        (answer.stage, answer.route.as_str(), answer.objective, ranges.collect::<Vec<_>>())
+    });
+    let expected = [
+        ("Redis GET, 50 clients", Objective::Throughput, vec![(None, "underpassd", Verdict::Better)]),
+        (
+            "round trips between two users",
+            Objective::Latency,
+            vec![(Some(1), "underpassd", Verdict::Better), (Some(4096), "underpassd", Verdict::Better)],
+        ),
+        (
+            "streams between two users",
+            Objective::Throughput,
+            vec![(Some(4096), "underpassd", Verdict::Better), (Some(65536), "kernel TCP", Verdict::NoOffload)],
+        ),
+    ];
+    let told: Vec<_> = told.collect();
+    assert_eq!(told.len(), 4, "what a meeting takes is no choice: {advice}");
+    for (route, objective, ranges) in expected {
+        let of_route = told.iter().find(|it| it.1.contains(route)).unwrap();
+        assert_eq!((of_route.0, of_route.2, &of_route.3), (Stage::Broker, objective, &ranges), "{advice}");
+    }
+    let alone = told.iter().find(|it| it.1.contains("its server is not under Underpass")).unwrap();
+    assert_eq!(alone.3, [(None, "kernel TCP", Verdict::NoOffload)]);
+    assert!(!advice.missing.iter().any(|it| it.stage == Stage::Broker) && !advice.to_string().contains("bench broker"));
+    let text = advice.to_string();
+    assert!(text.contains("BROKER\n") && text.contains("underpassd. 30.0 times as fast (2"), "{text}");
+    assert!(text.contains("record users; rows \"between users\"\n"), "{text}");
+    let places = Placement::of(&advice).places;
+    assert!(places.iter().all(|it| (it.stage.as_str(), it.default.as_str()) == ("broker", "kernel TCP")));
+    assert!(of(&Evidence::default()).to_string().contains("underpass bench broker, as root"));
+}
+
 /// Rates of one layer in line and by a thread, at one size that no record has.
 fn measured_at(size: u64, rates: [f64; 2]) -> Run {
     let mut record = Record { complete: true, ..Record::begin(2, false) };

@@ -4,8 +4,8 @@ use anyhow::{Result, anyhow};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 
-use super::House;
 use super::household::{AT_ONCE, Ends, without_daemon};
+use super::{ALONE, House};
 use crate::bench::{Chosen, Experiment, LIMIT, Lab};
 use crate::launcher::{Reading, Session, Side};
 use crate::plan::{Plan, Target};
@@ -160,7 +160,7 @@ impl Experiment for Alone {
     fn plans(&self) -> Vec<Plan> {
         let how = if self.at_once { ", at once" } else { "" };
         let name = format!("connect, exchange, close, alone{how}");
-        let plan = Plan::rate("alone", name, Unit::PerSecond);
+        let plan = Plan::rate(ALONE, name, Unit::PerSecond);
         let plan = plan.note(
             "the server runs without Underpass, as another user; the baseline is the same where there is no daemon",
         );

@@ -14,6 +14,31 @@ use crate::record::Skipped;
 use crate::suite::apps::Shared;
 use household::{Household, Means};
 
+/// The group of what programs of two users do.
+pub const BETWEEN_USERS: &str = "between users";
+/// The group of what a program does whose other end is not under Underpass.
+pub const ALONE: &str = "alone";
+
+/// Sizes of messages at which two users are compared.
+#[derive(Debug)]
+pub struct Comparisons {
+    /// Round trips.
+    pub round_trips: Vec<u64>,
+    /// Streams.
+    pub streams: Vec<u64>,
+}
+
+/// The same at other sizes: round trips and streams of two users.
+pub fn add_comparisons(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>, sizes: &Comparisons) {
+    if sizes.round_trips.is_empty() && sizes.streams.is_empty() {
+        return;
+    }
+    match Means::find() {
+        Ok(means) => ratio::add_comparisons(lab, &House { means, made: Shared::default() }, chosen, sizes),
+        Err(reason) => missing.push(skipped("what goes through underpassd", reason)),
+    }
+}
+
 /// Names the experiments, if this process can be several users.
 pub fn add(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     let means = match Means::find() {

@@ -7,8 +7,8 @@ use anyhow::{Result, anyhow};
 use rustix::process::Signal;
 use serde::Deserialize;
 
-use super::House;
 use super::household::{Ends, Household};
+use super::{BETWEEN_USERS, Comparisons, House};
 use crate::bench::{Chosen, Experiment, LIMIT, Lab};
 use crate::launcher::{Reading, Session, Side};
 use crate::plan::{Plan, Target};
@@ -27,15 +27,8 @@ const SHARE: f64 = 0.95;
 
 /// Names the experiments.
 pub fn add(lab: &Lab, house: &House, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
+    add_comparisons(lab, house, chosen, &Comparisons { round_trips: vec![1, 1024], streams: vec![4096, 65536] });
     let mut add = |load| chosen.add("broker", Ratio { load, house: house.clone() });
-    if lab.processors.is_some() {
-        for size in [1, 1024] {
-            add(Load::PingPong { size });
-        }
-        for size in [4096, 65536] {
-            add(Load::Stream { size });
-        }
-    }
     match all_installed("Redis between users", ["redis-server", "redis-benchmark"], "redis-server redis-tools") {
         Ok([server, benchmark]) => add(Load::Redis { server, benchmark }),
         Err(skipped) => missing.push(skipped),
@@ -43,6 +36,15 @@ pub fn add(lab: &Lab, house: &House, chosen: &mut Chosen, missing: &mut Vec<Skip
     match all_installed("nginx between users", ["nginx", "wrk"], "nginx-light wrk") {
         Ok([server, wrk]) => add(Load::Nginx { server, wrk }),
         Err(skipped) => missing.push(skipped),
+    }
+}
+
+/// Names those of messages of these sizes.
+pub fn add_comparisons(lab: &Lab, house: &House, chosen: &mut Chosen, sizes: &Comparisons) {
+    if lab.processors.is_some() {
+        let round_trips = sizes.round_trips.iter().map(|size| Load::PingPong { size: *size });
+        let streams = sizes.streams.iter().map(|size| Load::Stream { size: *size });
+        round_trips.chain(streams).for_each(|load| chosen.add("broker", Ratio { load, house: house.clone() }));
     }
 }
 
@@ -72,11 +74,11 @@ struct Throughput {
 
 impl Experiment for Ratio {
     fn plans(&self) -> Vec<Plan> {
-        let rate = |name: String, unit| Plan::rate("between users", name, unit).target(Target::ShareOfBaseline(SHARE));
+        let rate = |name: String, unit| Plan::rate(BETWEEN_USERS, name, unit).target(Target::ShareOfBaseline(SHARE));
         vec![match &self.load {
             Load::PingPong { size } => {
                 let name = format!("two users: blocking, {}", unit::size(*size));
-                Plan::duration("between users", name).of_size(*size).target(Target::WithinBaseline(1.05))
+                Plan::duration(BETWEEN_USERS, name).of_size(*size).target(Target::WithinBaseline(1.05))
             }
             Load::Stream { size } => {
                 rate(format!("two users: {} writes", unit::size(*size)), Unit::BytesPerSecond).of_size(*size)
