@@ -179,6 +179,7 @@ impl From<SurveyError> for Failure {
             | SurveyError::NotAFile(_)
             | SurveyError::NoJournal { .. }
             | SurveyError::NotASurvey(_)
+            | SurveyError::TooMuch(_)
             | SurveyError::Journal(JournalError::Other { .. } | JournalError::Damaged { .. }) => {
                 Failure::WrongUse(error.into())
             }

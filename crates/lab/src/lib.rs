@@ -23,6 +23,7 @@ pub mod bench;
 pub mod bootstrap;
 pub mod evidence;
 pub mod host;
+pub mod input;
 mod interrupt;
 pub mod launcher;
 pub mod plan;

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
+use crate::input::{self, MOST_OF_RECORD};
 use crate::plan::{Contrast, Medians, Plan};
 use crate::replace::replace;
 use crate::statistic::median;
@@ -213,7 +214,8 @@ impl Record {
     /// # Errors
     /// The file cannot be read or is no record.
     pub fn read_json(path: &Path) -> Result<Record> {
-        let text = std::fs::read(path).with_context(|| format!("cannot read the record {}", path.display()))?;
+        let text = input::read(path, MOST_OF_RECORD);
+        let text = text.with_context(|| format!("cannot read the record {}", path.display()))?;
         serde_json::from_slice(&text).with_context(|| format!("{} is not a record of Underpass", path.display()))
     }
 

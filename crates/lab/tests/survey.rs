@@ -360,6 +360,21 @@ fn another_version_is_refused() {
     assert!(error.contains("b runs Underpass 0.0.1") && error.contains("must not be mixed"), "{error}");
 }
 
+/// Days of measurements, of which no report could read the record.
+#[test]
+fn more_samples_than_a_record_can_have_are_refused_before_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("survey.json");
+    let plan = Plan { samples: 20_001, ..plan() };
+    let honest = |request: &Request| (!matches!(request, Request::Serve { .. })).then(|| honest(request));
+    let error = scripted_with(&json, &plan, &honest).unwrap_err().to_string();
+    assert!(
+        error.starts_with("80004 samples are asked for, and at most 80000 fit into one record; name fewer"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+}
+
 #[test]
 fn a_survey_does_not_go_on_without_its_journal_or_with_that_of_another_plan() {
     let folder = tempfile::tempdir().unwrap();

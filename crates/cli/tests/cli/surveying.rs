@@ -38,6 +38,15 @@ fn mistakes_in_options_and_files_are_told_before_anything_is_measured() {
         assert!(device.contains("is not a file") && device.contains("name a file with --json"), "{device}");
     }
     fs::remove_file(folder.path().join("survey.json")).unwrap();
+    // What has no end, or no writer.
+    assert!(Command::new("mkfifo").arg(folder.path().join("pipe")).status().unwrap().success());
+    for (file, what) in [("pipe", "a pipe"), ("/dev/zero", "a device"), (".", "a folder")] {
+        let refusal = format!("it is {what} and no regular file; save in a file what it has to say, and name that");
+        for (command, code) in [(["survey", file], 2), (["advise", file], 1), (["report", file], 1)] {
+            let said = refused(&command, code);
+            assert!(said.contains(file) && said.contains(&refusal), "{command:?}: {said}");
+        }
+    }
     fs::write(folder.path().join("survey.json.journal"), "a diary").unwrap();
     assert!(refused(&["survey", "endpoints.toml"], 2).contains("line 1 of the journal survey.json.journal is damaged"));
     assert_eq!(fs::read_to_string(folder.path().join("survey.json.journal")).unwrap(), "a diary");

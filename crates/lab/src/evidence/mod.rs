@@ -8,22 +8,19 @@ mod run;
 mod survey;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use crate::advise::case;
+use crate::input::{self, InputError, MOST_OF_RECORD};
 use crate::record::Record;
 use crate::survey::record::FORMAT;
 pub use check::Checked;
 pub use run::Run;
 pub use survey::Survey;
 
-/// Largest file that is read: many times the largest that any suite writes.
-const MOST_BYTES: u64 = 64 << 20;
 /// Longest text of a record, in bytes.
 const LONGEST_TEXT: usize = 4096;
 /// Most samples of a figure: ten times those that can be asked for.
@@ -59,9 +56,13 @@ pub struct EvidenceError {
 pub enum Problem {
     /// The file cannot be read.
     #[error("cannot be read ({0})")]
-    Unreadable(#[from] io::Error),
+    Unreadable(InputError),
     /// The file is larger than any record.
-    #[error("has more than {} MiB, as no record has; is it another file?", MOST_BYTES >> 20)]
+    #[error(
+        "has more than {} MiB, as no record has that Underpass writes, so it was not read; if it is not another file, but records that \
+         were put together, name each by itself",
+        MOST_OF_RECORD >> 20
+    )]
     TooLarge,
     /// It ends in the middle.
     #[error(
@@ -109,6 +110,12 @@ pub enum Problem {
     /// The same file is there already.
     #[error("is named twice")]
     Twice,
+}
+
+impl From<InputError> for Problem {
+    fn from(error: InputError) -> Problem {
+        if matches!(error, InputError::TooLarge(_)) { Problem::TooLarge } else { Problem::Unreadable(error) }
+    }
 }
 
 impl From<serde_json::Error> for Problem {
@@ -212,15 +219,12 @@ impl Evidence {
 
     /// Adds what a file has; `seen` are device and number of the files that there were.
     fn add(&mut self, file: &Path, seen: &mut BTreeSet<(u64, u64)>) -> Result<(), Problem> {
-        let (mut text, open) = (Vec::new(), File::open(file)?);
-        let meta = open.metadata()?;
-        if meta.is_file() && !seen.insert((meta.dev(), meta.ino())) {
+        let open = input::open(file)?;
+        let meta = open.metadata().map_err(InputError::from)?;
+        if !seen.insert((meta.dev(), meta.ino())) {
             return Err(Problem::Twice);
         }
-        open.take(MOST_BYTES + 1).read_to_end(&mut text)?;
-        if text.len() as u64 > MOST_BYTES {
-            return Err(Problem::TooLarge);
-        }
+        let text = input::read_from(&open, MOST_OF_RECORD)?;
         let name = self.name_of(file)?;
         let head: Head = serde_json::from_slice(&text)?;
         match head.format.as_deref() {

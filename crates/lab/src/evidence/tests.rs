@@ -238,5 +238,14 @@ fn a_file_without_end_is_not_read_into_memory() {
     let file = folder.path().join("record.json");
     fs::File::create(&file).unwrap().set_len(10 << 30).unwrap();
     let error = Evidence::read(&[file]).unwrap_err().to_string();
-    assert!(error.contains("has more than 64 MiB"), "{error}");
+    assert!(error.contains("has more than 64 MiB") && error.contains("name each by itself"), "{error}");
+}
+
+#[test]
+fn a_file_that_nobody_ends_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for (file, what) in crate::input::tests::endless(folder.path()) {
+        let error = Evidence::read(&[file]).unwrap_err().to_string();
+        assert!(error.contains(&format!("it is {what} and no regular file")), "{error}");
+    }
 }

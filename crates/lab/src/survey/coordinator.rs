@@ -14,7 +14,7 @@ use super::message::Facts;
 use super::observation::observe;
 use super::order::{Figures, figures, round};
 use super::progress::Progress;
-use super::record::{Endpoint, FORMAT, Head, Key, Plan, ReadError, SCHEMA, Series, SurveyRecord};
+use super::record::{Endpoint, FORMAT, Head, Key, MOST_SAMPLES, Plan, ReadError, SCHEMA, Series, SurveyRecord};
 use super::remote::{AgentError, Remote};
 use super::sample::{Agents, Trouble};
 use crate::host::revision;
@@ -102,6 +102,12 @@ pub enum SurveyError {
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// What nobody could read is not measured.
+    #[error(
+        "{0} samples are asked for, and at most {MOST_SAMPLES} fit into one record; name fewer endpoints, or fewer samples, sizes or \
+         flows under [plan], and survey the rest by itself"
+    )]
+    TooMuch(usize),
     /// There is nothing to measure.
     #[error("nothing can be measured:\n{}", .0.iter().map(|it| format!("  {}: {}", it.name, it.reason)).collect::<Vec<_>>().join("\n"))]
     Nothing(Vec<Skipped>),
@@ -165,6 +171,11 @@ pub fn run(survey: &Survey) -> Result<Outcome, SurveyError> {
     if figures.keys.is_empty() {
         journal.remove_if_new()?;
         return Err(SurveyError::Nothing(figures.skipped));
+    }
+    let asked = figures.keys.len() * survey.plan.samples;
+    if asked > MOST_SAMPLES {
+        journal.remove_if_new()?;
+        return Err(SurveyError::TooMuch(asked));
     }
     let head = Head {
         format: FORMAT.to_string(),

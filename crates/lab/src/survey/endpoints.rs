@@ -1,13 +1,13 @@
 //! The file that names the endpoints.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::record::{Kind, Latency, Load, Plan, Throughput, Tool};
+use crate::input::{self, InputError};
 
 /// Sizes of a message that are measured unless the file says otherwise, in bytes.
 const SIZES: [u64; 11] = [64, 128, 256, 512, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
@@ -15,6 +15,8 @@ const SIZES: [u64; 11] = [64, 128, 256, 512, 1 << 10, 2 << 10, 4 << 10, 8 << 10,
 const FLOWS: [u32; 4] = [1, 2, 4, 8];
 /// Bytes of the file that is sent over TLS.
 const FILE: u64 = 256 << 20;
+/// Largest file of endpoints, in bytes.
+const MOST: u64 = 1 << 20;
 /// Fewest samples of a figure.
 pub const SAMPLES: usize = 5;
 
@@ -63,8 +65,8 @@ pub enum EndpointsError {
     File {
         /// The file.
         path: PathBuf,
-        /// The system's words.
-        error: std::io::Error,
+        /// Why.
+        error: InputError,
     },
     /// It says something else than it should.
     #[error("{}: {what}", path.display())]
@@ -115,8 +117,10 @@ impl Endpoints {
     /// # Errors
     /// [`EndpointsError`].
     pub fn read(path: &Path) -> Result<Endpoints, EndpointsError> {
-        let text = fs::read_to_string(path).map_err(|error| EndpointsError::File { path: path.into(), error })?;
-        let mut it = Endpoints::parse(&text).map_err(|what| EndpointsError::Content { path: path.into(), what })?;
+        let text = input::read(path, MOST).map_err(|error| EndpointsError::File { path: path.into(), error })?;
+        let content = |what| EndpointsError::Content { path: path.into(), what };
+        let text = String::from_utf8(text).map_err(|error| content(format!("it is no text ({error})")))?;
+        let mut it = Endpoints::parse(&text).map_err(content)?;
         if let (Some(token), Some(folder)) = (&mut it.token, path.parent()) {
             *token = folder.join(&*token);
         }
@@ -264,6 +268,20 @@ mod tests {
         assert_eq!(Endpoints::read(&path).unwrap().token, Some(folder.path().join("underpass.token")));
         let missing = Endpoints::read(&folder.path().join("other.toml")).unwrap_err().to_string();
         assert!(missing.contains("other.toml"), "{missing}");
+    }
+
+    #[test]
+    fn what_is_no_file_of_endpoints_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, what) in crate::input::tests::endless(folder.path()) {
+            let error = Endpoints::read(&path).unwrap_err().to_string();
+            assert!(error.contains(&format!("it is {what} and no regular file")), "{error}");
+        }
+        let path = folder.path().join("file");
+        std::fs::File::create(&path).unwrap().set_len(10 << 30).unwrap();
+        assert!(Endpoints::read(&path).unwrap_err().to_string().ends_with("it has more than 1 MiB"));
+        std::fs::write(&path, [0xff, 0xfe]).unwrap();
+        assert!(Endpoints::read(&path).unwrap_err().to_string().contains("it is no text"));
     }
 
     #[test]

@@ -4,12 +4,13 @@
 //! the samples that are not in it. A last line without its end, as a crash leaves it, is cut off.
 
 use std::fs::{File, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::record::{Endpoint, FORMAT, Head, Key, SCHEMA, Sample, Version};
+use crate::input::{self, MOST_OF_RECORD};
 use crate::unit::is_possible;
 
 /// A sample with its figure.
@@ -72,7 +73,7 @@ impl Journal {
     /// [`JournalError`].
     pub fn open(path: &Path) -> Result<Journal, JournalError> {
         let broken = |error| JournalError::File { path: path.into(), error };
-        let mut file = File::options().read(true).append(true).create(true).open(path).map_err(broken)?;
+        let file = File::options().read(true).append(true).create(true).open(path).map_err(broken)?;
         if !file.metadata().map_err(broken)?.is_file() {
             return Err(broken(io::Error::other("it is not a file")));
         }
@@ -81,8 +82,7 @@ impl Journal {
             Err(TryLockError::Error(error)) => return Err(broken(error)),
             Ok(()) => {}
         }
-        let mut text = Vec::new();
-        file.read_to_end(&mut text).map_err(broken)?;
+        let text = input::read_from(&file, MOST_OF_RECORD).map_err(|error| broken(io::Error::other(error)))?;
         let mut journal = Journal { path: path.into(), file, head: None, entries: Vec::new() };
         let whole = text.iter().rposition(|octet| *octet == b'\n').map_or(0, |end| end + 1);
         for (number, line) in text[..whole].split_inclusive(|octet| *octet == b'\n').enumerate() {

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::word::word;
 use super::{FORMAT, Head, Key, Percentiles, SCHEMA, Sample, Series, SurveyRecord};
+use crate::input::{self, InputError, MOST_OF_RECORD};
 use crate::replace::replace;
 
 impl SurveyRecord {
@@ -26,7 +27,7 @@ impl SurveyRecord {
     /// # Errors
     /// [`ReadError`].
     pub fn read_json(path: &Path) -> Result<SurveyRecord, ReadError> {
-        let text = std::fs::read(path).map_err(|error| ReadError::File { path: path.into(), error })?;
+        let text = input::read(path, MOST_OF_RECORD).map_err(|error| ReadError::File { path: path.into(), error })?;
         SurveyRecord::parse(&text, path)
     }
 
@@ -98,8 +99,8 @@ pub enum ReadError {
     File {
         /// The file.
         path: PathBuf,
-        /// The system's words.
-        error: io::Error,
+        /// Why.
+        error: InputError,
     },
     /// It is something else, or damaged.
     #[error("{} is not a whole survey of Underpass: {error}", path.display())]
@@ -132,7 +133,31 @@ pub(crate) struct Version {
 #[cfg(test)]
 mod tests {
     use super::super::tests::example;
+    use super::super::{Load, MOST_SAMPLES};
     use super::*;
+
+    /// The longest names, and samples of the most digits.
+    #[test]
+    fn the_largest_survey_can_be_read_again() {
+        const SAMPLES: usize = 5;
+        let mut record = example();
+        let mut series = record.series[1].clone();
+        let key = &mut series.key;
+        (key.sender, key.receiver, key.load) = ("n".repeat(64), "n".repeat(64), Load::Stream);
+        let value = 1.234_567_890_123_456_7e11;
+        let mut sample = series.samples[0].clone();
+        (sample.value, sample.seconds) = (value, 1.234_567_890_123_456_7);
+        sample.percentiles = Some(Percentiles { p50: value, p99: value, p999: value });
+        (sample.exchanges, sample.sender_time, sample.receiver_time) = (Some(10_000_000), 1 << 50, 1 << 50);
+        series.samples = vec![sample; SAMPLES];
+        series.summarize();
+        let size = |record: &SurveyRecord| serde_json::to_string_pretty(record).unwrap().len();
+        record.series = vec![series.clone()];
+        let one = size(&record);
+        record.series.push(series);
+        let each = size(&record) - one;
+        assert!(((each * MOST_SAMPLES / SAMPLES) as u64) < MOST_OF_RECORD - (1 << 20), "{each} octets each series");
+    }
 
     #[test]
     fn what_was_written_is_read_again() {

@@ -28,6 +28,9 @@ pub const SCHEMA: u32 = 1;
 /// What [`Head::format`] is, so that a reader can tell a survey from another record of Underpass.
 pub const FORMAT: &str = "underpass-survey";
 
+/// Most samples of one survey: as many as a record can have that is read again ([`MOST_OF_RECORD`](crate::input::MOST_OF_RECORD)).
+pub const MOST_SAMPLES: usize = 80_000;
+
 /// One survey.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SurveyRecord {
