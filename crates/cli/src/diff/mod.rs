@@ -5,7 +5,9 @@ mod report;
 mod round;
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Seek, Write, stderr, stdin};
+use std::io::{self, IsTerminal, Read, Seek, Write, stderr, stdin};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use regex::bytes::{RegexSet, RegexSetBuilder};
@@ -18,6 +20,8 @@ use crate::sys::{self, HeldSignals};
 use compare::Side;
 use round::{Ending, Path};
 
+/// Most that the program is given as its standard input, in bytes; it is kept in the folder for temporary files.
+const MOST_INPUT: u64 = 1 << 30;
 /// Exit code when something differs.
 const DIFFERENT: i32 = 1;
 
@@ -32,6 +36,11 @@ pub enum DiffError {
         "--ignore: {0}\nIt takes a regular expression; a character that means something there is itself behind a backslash: \\("
     )]
     Pattern(#[from] regex::Error),
+    /// What the program is to be given may have no end.
+    #[error(
+        "standard input {0}, and each run of the program is given all of it; let the program read a file by its name, or nothing: </dev/null"
+    )]
+    Input(String),
     /// The program was found, and the system would not run it.
     #[error("{0}")]
     NotStarted(String),
@@ -52,6 +61,7 @@ impl From<DiffError> for Failure {
         match error {
             DiffError::Run(RunError::Settings(_) | RunError::Program(_))
             | DiffError::Pattern(_)
+            | DiffError::Input(_)
             | DiffError::NotStarted(_) => Failure::WrongUse(error.into()),
             DiffError::Run(_) | DiffError::System { .. } => Failure::Broken(error.into()),
         }
@@ -74,7 +84,7 @@ pub fn diff(arguments: &DiffArguments) -> Result<i32, DiffError> {
     let set = settings::flags(arguments.at_once, &arguments.settings.set);
     let settings = Settings::gather(arguments.settings.config.as_deref(), &set).map_err(RunError::from)?;
     let launch = Launch::prepare(&arguments.command, settings, false)?.quiet();
-    let input = input().map_err(DiffError::files)?;
+    let input = input()?;
     // What the program leaves running and does not wait for comes to this process, which ends it.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let signals = HeldSignals::hold();
@@ -120,16 +130,27 @@ pub fn diff(arguments: &DiffArguments) -> Result<i32, DiffError> {
 }
 
 /// Standard input up to its end; none where it is a terminal, or closed.
-fn input() -> io::Result<Option<File>> {
+fn input() -> Result<Option<File>, DiffError> {
     if stdin().is_terminal() {
         return Ok(None);
     }
-    let mut file = round::file()?;
-    match io::copy(&mut stdin().lock(), &mut file) {
+    let Ok(given) = stdin().as_fd().try_clone_to_owned().map(File::from) else { return Ok(None) };
+    let meta = given.metadata().map_err(DiffError::files)?;
+    let null = rustix::fs::makedev(1, 3);
+    if (meta.file_type().is_char_device() && meta.rdev() != null) || meta.file_type().is_block_device() {
+        return Err(DiffError::Input("is a device, which need not end".to_string()));
+    }
+    let excessive = || DiffError::Input(format!("has more than {} GiB", MOST_INPUT >> 30));
+    if meta.is_file() && meta.len() > MOST_INPUT {
+        return Err(excessive());
+    }
+    let mut file = round::file().map_err(DiffError::files)?;
+    match io::copy(&mut (&given).take(MOST_INPUT + 1), &mut file) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::EISDIR)) => return Ok(None),
-        other => other?,
+        Ok(bytes) if bytes > MOST_INPUT => return Err(excessive()),
+        other => other.map_err(DiffError::files)?,
     };
-    file.rewind()?;
+    file.rewind().map_err(DiffError::files)?;
     Ok(Some(file))
 }
 

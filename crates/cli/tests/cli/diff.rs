@@ -79,6 +79,25 @@ fn input_is_given_to_each_run() {
     assert_eq!(value["steady_on_kernel"], true);
 }
 
+/// It would fill the disk.
+#[test]
+fn input_without_end_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let large = folder.path().join("large");
+    fs::File::create(&large).unwrap().set_len(10 << 30).unwrap();
+    let given = |file: &Path| {
+        let mut command = underpass(&["diff", "--rounds", "1", "--", "true"]);
+        command.stdin(fs::File::open(file).unwrap()).output().unwrap()
+    };
+    for (file, why) in [(Path::new("/dev/zero"), "is a device, which need not end"), (&large, "has more than 1 GiB")] {
+        let refused = given(file);
+        assert_eq!(refused.status.code(), Some(2));
+        let said = stderr(&refused);
+        assert!(said.contains(&format!("standard input {why}, ")) && said.contains("</dev/null"), "{said}");
+    }
+    assert_eq!(given(Path::new("/dev/null")).status.code(), Some(0));
+}
+
 #[test]
 fn a_program_that_does_not_end_is_ended() {
     let directory = tempfile::tempdir().unwrap();
