@@ -6,6 +6,7 @@
 mod check;
 mod run;
 mod survey;
+mod unit;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::{Amounts, Problem, check_date, check_texts};
+use super::{Amounts, Problem, check_date, check_texts, unit};
 use crate::plan::Medians;
 use crate::record::{Figure, Measurement, Record};
 use crate::statistic::median;
-use crate::unit::{Unit, is_possible};
+use crate::survey::record::word;
+use crate::unit::{Better, Unit, is_possible};
 
 const MOST_MEASUREMENTS: usize = 100_000;
 
@@ -45,6 +46,7 @@ fn check(record: &Record) -> Result<(), Problem> {
         if !names.insert((&it.suite, &it.group, &it.name, it.size)) {
             return Err(wrong("it is there twice".to_string()));
         }
+        its_own_unit(it).map_err(wrong)?;
         for (side, figure) in it.sides() {
             plausible(it.unit, is_difference(it), figure).map_err(|what| wrong(format!("{side}: {what}")))?;
             amounts.add((&it.suite, &it.group, side, it.size.is_none().then_some(&it.name)), figure.samples.len())?;
@@ -52,6 +54,16 @@ fn check(record: &Record) -> Result<(), Problem> {
         contrasts(it).map_err(wrong)?;
     }
     Ok(())
+}
+
+/// A figure in another unit would be taken for another quantity.
+fn its_own_unit(it: &Measurement) -> Result<(), String> {
+    let told = |(unit, better): (Unit, Better)| format!("in {}, where {} is better", unit.symbol(), word(better));
+    let is = (it.unit, it.better);
+    match unit::of(&it.suite, &it.group, &it.name) {
+        Some(own) if own != is => Err(format!("it is {}, and what is so called is {}", told(is), told(own))),
+        _ => Ok(()),
+    }
 }
 
 /// Whether the recorded figures of both sides together are what their medians come to.

@@ -80,6 +80,29 @@ fn figures_that_cannot_be_true_are_found() {
     assert!(read(&long).unwrap_err().to_string().contains("more than 4096 bytes"));
 }
 
+/// What says that its numbers are of another unit says that other numbers were measured.
+#[test]
+fn a_row_in_another_unit_than_its_own_is_named() {
+    let text = whole();
+    for (from, to, expected) in [
+        ("\"unit\":\"ns\",\"better\":\"lower\"", "\"unit\":\"us\",\"better\":\"lower\"", "unknown variant `us`"),
+        (
+            "\"unit\":\"ns\",\"better\":\"lower\"",
+            "\"unit\":\"1/s\",\"better\":\"higher\"",
+            "\"blocking, 1 B\": it is in 1/s, where higher is better, and what is so called is in ns, where lower is better",
+        ),
+        (
+            "\"unit\":\"B/s\"",
+            "\"unit\":\"1/s\"",
+            "\"64 B writes, \\\"pinned\\\"\": it is in 1/s, where higher is better, and what is so called is in B/s",
+        ),
+    ] {
+        assert!(text.contains(from), "{text}");
+        let error = read(&text.replacen(from, to, 1)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
 /// A survey of two endpoints with one series each way.
 pub fn survey() -> serde_json::Value {
     let host = serde_json::to_value(example().host).unwrap();

@@ -171,7 +171,10 @@ fn receive_paths_are_drawn_and_tabulated() {
     use crate::suite::checksum::table::{self, Socket, Stage, Way};
     let mut plans = Vec::new();
     let mut measured = |group: String, size: u64, unit: Unit, samples: &[f64]| {
-        plans.push((Plan::rate(&group, format!("{group} of {size}"), unit).of_size(size), samples.to_vec()));
+        let name = format!("{group} of {size}");
+        let is_time = unit == Unit::Nanoseconds;
+        let plan = if is_time { Plan::duration(&group, name) } else { Plan::rate(&group, name, unit) };
+        plans.push((plan.of_size(size), samples.to_vec()));
     };
     for way in [Way::Skip, Way::Scalar, Way::GpuUmem] {
         for size in [1480, 9480] {
