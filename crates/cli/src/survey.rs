@@ -14,6 +14,7 @@ use underpass_lab::survey::local::{self, Local, LocalError};
 use underpass_lab::survey::record::{ObservationName, Plan, Series, SurveyRecord, Verdict};
 use underpass_lab::survey::remote::{AgentError, Remote};
 use underpass_lab::survey::token::{Token, TokenError};
+use underpass_lab::unit::Unit;
 
 use crate::bench::outputs;
 use crate::cli::SurveyArguments;
@@ -129,7 +130,11 @@ fn conclude(arguments: &SurveyArguments, outcome: &Outcome) -> Result<(), Failur
 fn text(record: &SurveyRecord) -> String {
     let mut rows = vec![["sender", "receiver", "", "median", "95 % interval"].map(str::to_string).to_vec()];
     rows.extend(record.series.iter().filter_map(row));
-    let mut text = table(&rows, &[3]);
+    let percentiles = |it: &Series| it.summary.and_then(|summary| summary.percentiles).is_some();
+    if record.series.iter().any(percentiles) {
+        rows[0].extend(["p50", "p99", "p99.9"].map(str::to_string));
+    }
+    let mut text = table(&rows, &[3, 5, 6, 7]);
     if record.head.endpoints.iter().any(|endpoint| endpoint.emulated) {
         text.push_str("\nEmulated, so that the figures say nothing of real endpoints of their kind:\n");
         for endpoint in &record.head.endpoints {
@@ -169,7 +174,11 @@ fn row(series: &Series) -> Option<Vec<String>> {
     // One sample has no interval.
     let interval = [summary.low, summary.high].map(|value| series.unit.show(value)).join(" to ");
     let interval = if series.samples.len() > 1 { interval } else { String::new() };
-    Some(vec![key.sender.clone(), key.receiver.clone(), key.figure(), series.unit.show(summary.median), interval])
+    let mut row =
+        vec![key.sender.clone(), key.receiver.clone(), key.figure(), series.unit.show(summary.median), interval];
+    let percentiles = summary.percentiles.iter().flat_map(|it| [it.p50, it.p99, it.p999]);
+    row.extend(percentiles.map(|ns| Unit::Nanoseconds.show(ns)));
+    Some(row)
 }
 
 impl From<SurveyError> for Failure {
@@ -214,5 +223,28 @@ impl From<TokenError> for Failure {
 impl From<Unfinished> for Failure {
     fn from(error: Unfinished) -> Failure {
         Failure::Failed(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use underpass_lab::survey::record::{Metric, Percentiles};
+
+    /// Where the tool tells how single exchanges were distributed, that is shown, and where it does not there is no empty column.
+    #[test]
+    fn percentiles_are_shown_where_there_are_any() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records/survey-2026-11-27.json");
+        let mut record = SurveyRecord::read_json(&file).unwrap();
+        assert!(!text(&record).contains("p99"), "it is by qperf");
+        let latency = record.series.iter_mut().find(|it| it.key.metric == Metric::Latency).unwrap();
+        let of = |p50| Some(Percentiles { p50, p99: 2.5e4, p999: 1.25e6 });
+        latency.samples.iter_mut().enumerate().for_each(|(number, it)| it.percentiles = of(9e3 + number as f64 * 1e3));
+        latency.summarize();
+        let (sender, receiver) = (latency.key.sender.clone(), latency.key.receiver.clone());
+        let text = text(&record);
+        assert!(text.lines().next().unwrap().ends_with("p50      p99    p99.9"), "{text}");
+        let row = text.lines().find(|it| it.ends_with("11.0 µs  25.0 µs  1.25 ms")).expect("the median of each");
+        assert!(row.starts_with(&sender) && row.contains(&receiver) && row.contains("latency"), "{row}");
     }
 }

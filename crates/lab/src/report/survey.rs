@@ -50,29 +50,44 @@ enum Shown {
     SenderTime,
     /// What it cost the receiver.
     ReceiverTime,
+    /// What half of its exchanges did not exceed, and 99 of 100, and 999 of 1,000.
+    P50,
+    P99,
+    P999,
 }
 
 impl Shown {
-    const ALL: [Shown; 3] = [Shown::Figure, Shown::SenderTime, Shown::ReceiverTime];
+    const ALL: [Shown; 6] =
+        [Shown::Figure, Shown::P50, Shown::P99, Shown::P999, Shown::SenderTime, Shown::ReceiverTime];
 
-    /// `None` where the tool does not tell over what its processor time is spread.
+    /// `None` where the tool does not tell over what its processor time is spread, or how exchanges were distributed.
     fn of(self, series: &Series) -> Option<record::Figure> {
-        let time: fn(&Sample) -> Option<u64> = match self {
-            Shown::Figure => return Some(series.values().into()),
-            Shown::SenderTime => |it| Some(it.sender_time),
-            Shown::ReceiverTime => |it| Some(it.receiver_time),
+        let costs = |time: fn(&Sample) -> Option<u64>| costs(series.key.metric, &series.samples, time);
+        let percentile = |which: fn(Percentiles) -> f64| -> Option<Vec<f64>> {
+            series.samples.iter().map(|sample| sample.percentiles.map(which)).collect()
         };
-        Some(costs(series.key.metric, &series.samples, time)?.into())
+        let values = match self {
+            Shown::Figure => Some(series.values()),
+            Shown::P50 => percentile(|it| it.p50),
+            Shown::P99 => percentile(|it| it.p99),
+            Shown::P999 => percentile(|it| it.p999),
+            Shown::SenderTime => costs(|it| Some(it.sender_time)),
+            Shown::ReceiverTime => costs(|it| Some(it.receiver_time)),
+        };
+        values.map(record::Figure::from)
     }
 
     fn unit(self, series: &Series) -> Unit {
         if matches!(self, Shown::Figure) { series.unit } else { Unit::Nanoseconds }
     }
 
-    /// `processor time of the sender for each byte: throughput, kernel TCP`.
+    /// `processor time of the sender for each byte: throughput, kernel TCP`; `p99 of latency, kernel TCP`.
     fn words(self, kind: &Kind) -> String {
         let end = match self {
             Shown::Figure => return words(kind),
+            Shown::P50 => return format!("p50 of {}", words(kind)),
+            Shown::P99 => return format!("p99 of {}", words(kind)),
+            Shown::P999 => return format!("p99.9 of {}", words(kind)),
             Shown::SenderTime => "sender",
             Shown::ReceiverTime => "receiver",
         };
@@ -82,7 +97,7 @@ impl Shown {
 
     /// What stands at an axis.
     fn title(self, kind: &Kind) -> &str {
-        if matches!(self, Shown::Figure) { &kind.0 } else { "processor time" }
+        if matches!(self, Shown::SenderTime | Shown::ReceiverTime) { "processor time" } else { &kind.0 }
     }
 }
 

@@ -2,6 +2,7 @@ use super::*;
 use crate::plan::{Plan, Target};
 use crate::record::tests::example;
 use crate::suite::apps::load;
+use crate::survey::record::Tool;
 use crate::unit::Unit;
 
 fn page(record: Record) -> String {
@@ -265,8 +266,14 @@ fn a_file_is_drawn_with_and_without_offloading() {
 
     let mut told = survey;
     let percentiles = crate::survey::record::Percentiles { p50: 1e3, p99: 2e3, p999: 345e3 };
-    told.record.series[0].samples.iter_mut().for_each(|it| it.percentiles = Some(percentiles));
+    let pairs = told.record.series.iter_mut().filter(|it| it.key.size == 64 && it.key.tool == Tool::Iperf3);
+    pairs.flat_map(|it| &mut it.samples).for_each(|it| it.percentiles = Some(percentiles));
     let page = html(&Evidence { surveys: vec![told], ..Evidence::default() }).unwrap();
+    for (name, shown) in [("P50", "1.00 µs"), ("P99", "2.00 µs"), ("P99.9", "345 µs")] {
+        let caption = format!("{name} of throughput, kernel TCP, 64 B: sender by row, receiver by column");
+        let (_, figure) = page.split_once(&caption).unwrap_or_else(|| panic!("{caption}: {}", without_library(&page)));
+        assert!(figure.split_once("</figure>").unwrap().0.contains(shown), "{name}");
+    }
     assert!(
         page.contains("<th scope=\"col\">p99.9</th>")
             && page.contains("<data value=\"345000\" data-unit=\"ns\">345 µs</data>")
