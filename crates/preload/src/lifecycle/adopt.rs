@@ -164,7 +164,11 @@ pub fn keep_claimed(id: i32, member: u32) {
     let mine = family::existing().filter(|family| family.id() == id);
     let opened = if mine.is_none() { Family::open(id, kernel::user_id()).ok() } else { None };
     let Some(family) = mine.or(opened.as_ref()) else { return };
-    if family.stay(member) {
+    if family.was(member) {
+        match mine {
+            Some(_) => _ = family.stay(member),
+            None => family.force_departure(Some(member), Departing::ForGood),
+        }
         let me = thread::number();
         let has = |index| {
             family.end(index).forsake(me);
@@ -173,7 +177,6 @@ pub fn keep_claimed(id: i32, member: u32) {
         family.keep_only(member, has, |index| bury(family, index));
     }
     if let Some(family) = opened {
-        family.force_departure(Some(member), Departing::ForGood);
         // SAFETY: nobody else knows of this mapping.
         unsafe { family.detach() };
     }

@@ -73,28 +73,33 @@ pub fn depart(family: &Family, how: Departing) {
 }
 
 /// Before the process executes a program, which gets the connections that `stay`: awaits the new images of the processes that have
-/// the other ends, until `deadline`. See [`Port::begin_execution`].
-pub fn take_turns(stays: impl Fn(&Connection) -> bool, deadline: u64) {
+/// the other ends. See [`Port::begin_execution`].
+pub fn take_turns(stays: impl Fn(&Connection) -> bool) {
+    let deadline = clock::nanoseconds() + OTHERS_WITHIN_NS;
     let census = Census::new();
     // Two processes that have found each other try again at different moments.
     let pause = 100 + family::member().unwrap_or(0) % 128;
-    loop {
-        let mut is_free = true;
+    let for_each_port = |what: &mut dyn FnMut(&Port<'_>)| {
         look::look_at_all(|it| {
-            if is_free && stays(&it) && census.other_end(&it).is_none() {
-                is_free = it.joined_port().is_none_or(|port| port.begin_execution());
+            if stays(&it)
+                && census.other_end(&it).is_none()
+                && let Some(port) = it.joined_port()
+            {
+                what(&port);
             }
         });
+    };
+    while clock::nanoseconds() < deadline {
+        let mut is_free = true;
+        for_each_port(&mut |port| is_free = is_free && port.begin_execution());
         if is_free {
             return;
         }
         // Meanwhile others may wait for this process.
-        look::look_at_all(|it| it.joined_port().into_iter().for_each(|port| port.end_execution()));
-        if clock::nanoseconds() > deadline {
-            return;
-        }
+        for_each_port(&mut |port| port.end_execution());
         clock::nap(pause);
     }
+    for_each_port(&mut |port| port.insist_on_execution());
 }
 
 /// Before the process ends, or executes a program: awaits the new images of processes that have the other ends of connections, for

@@ -156,8 +156,7 @@ impl Family {
 
     /// The same, whoever needs this process to keep the table.
     pub fn force_departure(&self, member: Option<u32>, how: Departing) {
-        if let Some(member) = member {
-            let place = &self.members().places[member as usize];
+        if let Some(place) = member.and_then(|member| self.members().places.get(member as usize)) {
             // This comes first: nobody waits for an image that does not come.
             place.returns.store((how == Departing::ForAnImage).into(), Release);
             place.mappings.store(0, SeqCst);
@@ -166,8 +165,8 @@ impl Family {
 
     /// The execution has failed.
     pub fn end_departure(&self, member: Option<u32>) {
-        if let Some(member) = member {
-            self.members().places[member as usize].mappings.store(self.mappings(), SeqCst);
+        if let Some(place) = member.and_then(|member| self.members().places.get(member as usize)) {
+            place.mappings.store(self.mappings(), SeqCst);
         }
     }
 

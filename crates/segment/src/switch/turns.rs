@@ -6,13 +6,18 @@
 
 use super::Port;
 use crate::kernel;
-use crate::sync::{Release, SeqCst};
+use crate::sync::{Relaxed, Release, SeqCst};
+
+/// This process, as the channel names it.
+fn me() -> u32 {
+    kernel::marked(kernel::process_id() as u32)
+}
 
 impl Port<'_> {
     /// This process is about to execute a program that comes for the channel. False, and nothing is said, if the other end's process
     /// is between two images.
     pub fn begin_execution(&self) -> bool {
-        self.channel.outgoing().sender.executing.swap(kernel::marked(kernel::process_id() as u32), SeqCst);
+        self.insist_on_execution();
         let is_free = !self.other_executes();
         if !is_free {
             self.end_execution();
@@ -20,9 +25,14 @@ impl Port<'_> {
         is_free
     }
 
-    /// The new image has the channel, or is not executed.
+    /// The same, whatever the other end's process does.
+    pub fn insist_on_execution(&self) {
+        self.channel.outgoing().sender.executing.swap(me(), SeqCst);
+    }
+
+    /// The new image has the channel, or is not executed. Another process that has this end may execute a program as well.
     pub fn end_execution(&self) {
-        self.channel.outgoing().sender.executing.store(0, Release);
+        let _ = self.channel.outgoing().sender.executing.compare_exchange(me(), 0, Release, Relaxed);
     }
 
     /// Whether the other end's process is between two images, and relies on this process to keep the channel.
@@ -45,6 +55,7 @@ mod tests {
         assert!(!other.begin_execution() && !one.other_executes());
         assert!(other.is_needed(true), "the image comes for the channel");
         one.end_execution();
+        // Both ends are this process's here, so each names it.
         assert!(other.begin_execution() && !one.begin_execution());
         assert!(one.channel.is_awaited_by_image());
         // One that was killed meanwhile is not awaited.

@@ -228,7 +228,7 @@ unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<
     match room {
         Some(room) => {
             if let Some((_, _, staying)) = &room.parcel {
-                images::take_turns(|it| staying.has(it.fd), deadline);
+                images::take_turns(|it| staying.has(it.fd));
             }
             room.fill(family, how, prospect == Prospect::Sure)
         }
