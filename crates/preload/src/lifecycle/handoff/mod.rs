@@ -192,7 +192,8 @@ unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<
         // The execution will fail.
         return Packed::nothing(envp);
     }
-    if !has_any() && !(alone && unclaimed::are_any()) {
+    let has_something = has_any() || alone && unclaimed::are_any();
+    if !has_something {
         return if alone { depart_with_nothing(family, envp) } else { Packed::nothing(envp) };
     }
     if alone {
