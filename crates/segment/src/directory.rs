@@ -566,6 +566,7 @@ mod tests {
     }
 
     /// Fails if a process goes on with the table that it has made: sockets that it passes on would not be found.
+    #[cfg(not(loom))]
     #[test]
     fn of_two_tables_that_were_made_at_the_same_moment_one_counts() {
         let _alone = alone();
