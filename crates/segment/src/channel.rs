@@ -7,9 +7,9 @@
 
 use crate::kernel;
 use crate::layout::{LaidOut, Spare, fold, laid_out};
-use crate::raw::Errno;
+use crate::raw::{Errno, is_quiet};
 use crate::ring::Ring;
-use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release, SeqCst};
 use crate::sysv::{Attested, Mapping};
 use crate::words::{ALONE, CLOSED, Direction, GROUPS, Group, group_number};
 
@@ -398,9 +398,15 @@ impl Channel {
         self.incoming().flags.resets.store(kernel::resets_at_close(fd).into(), Release);
     }
 
-    /// Whether a process of either end is between two program images, and lives.
+    /// Whether a process of the other end is between two program images, and lives. Nobody waits for a process of another PID
+    /// namespace, because nothing tells whether it lives.
+    pub fn other_executes(&self) -> bool {
+        is_executing(self.incoming())
+    }
+
+    /// The same of either end.
     pub fn is_awaited_by_image(&self) -> bool {
-        [self.outgoing(), self.incoming()].iter().any(|direction| direction.sender.has_executing())
+        [self.outgoing(), self.incoming()].into_iter().any(is_executing)
     }
 
     /// Such a process was awaited for long enough, or somebody lies: nobody waits for it again.
@@ -412,6 +418,12 @@ impl Channel {
     pub fn is_over(&self) -> bool {
         self.control().directions.iter().all(|d| d.flags.closed.load(Acquire) == CLOSED)
     }
+}
+
+/// Whether a process of the end that sends in this direction is between two program images, and lives.
+fn is_executing(direction: &Direction) -> bool {
+    let number = direction.sender.executing.load(SeqCst);
+    number != 0 && kernel::own(number).is_some_and(|process| is_quiet() || kernel::thread_lives(process))
 }
 
 const _: () = assert!(size_of::<Control>() <= PAGE && size_of::<PoolHeader>() <= PAGE);

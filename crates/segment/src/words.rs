@@ -3,10 +3,8 @@
 //!
 //! The other end may write anything there at any time: each value is checked or masked before use.
 
-use crate::kernel::own;
 use crate::layout::laid_out;
-use crate::lock::alive;
-use crate::sync::{AcqRel, AtomicU32, AtomicU64, Relaxed, Release, SeqCst};
+use crate::sync::{AcqRel, AtomicU32, AtomicU64, Relaxed, Release};
 
 laid_out! {
     /// Words that a direction's reader writes and its sender looks at with every message. They change rarely.
@@ -232,14 +230,5 @@ laid_out! {
         pub head: ReaderHead,
         /// The sender's words.
         pub sender: SenderWords,
-    }
-}
-
-impl SenderWords {
-    /// Whether a process of this end is between two program images, and lives. Nobody waits for a process of another PID namespace,
-    /// because nothing tells whether it lives.
-    pub fn has_executing(&self) -> bool {
-        let number = self.executing.load(SeqCst);
-        number != 0 && own(number).is_some() && alive(number)
     }
 }

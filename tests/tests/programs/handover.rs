@@ -625,8 +625,9 @@ fn an_image_that_has_half_come_is_awaited() {
 /// finds others by `make soak`.
 #[test]
 fn both_ends_of_a_connection_execute_programs_at_the_same_time() {
-    const ROUNDS: [(&str, &[&str], &[(&str, &str)]); 6] = [
-        ("1", &["8", "12", "46", "318", "332", "397", "432", "526", "670", "946", "1275", "1815"], AT_ONCE),
+    let seed_1: &[&str] = &["8", "12", "46", "318", "332", "397", "432", "526", "670", "946", "1275", "1815"];
+    let all = [
+        ("1", seed_1, AT_ONCE),
         ("3", &["848"], AT_ONCE),
         ("7", &["979"], AT_ONCE),
         ("2", &["314"], &[]),
@@ -637,7 +638,7 @@ fn both_ends_of_a_connection_execute_programs_at_the_same_time() {
     let Some(stage) = Stage::beside_others(&["cc"]) else { return };
     let program = stage.path("executions");
     cc(&program, &["-O2"], &[Path::new(env!("CARGO_MANIFEST_DIR")).join("soak/executions.c")]);
-    for (seed, rounds, settings) in ROUNDS {
+    for (seed, rounds, settings) in all {
         for round in rounds.iter().cycle().take(rounds.len() * TIMES) {
             let played = stage.tuned(program.to_str().unwrap(), [seed, "1", round], settings);
             stage.start(played).succeed(LIMIT);

@@ -37,7 +37,7 @@ impl Port<'_> {
 
     /// Whether the other end's process is between two images, and relies on this process to keep the channel.
     pub fn other_executes(&self) -> bool {
-        self.channel.incoming().sender.has_executing()
+        self.channel.other_executes()
     }
 }
 
