@@ -1229,7 +1229,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__survey)
-            opts="-h --local --quick --arm --seed --json --csv --help"
+            opts="-h --local --quick --percentiles --arm --seed --json --csv --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

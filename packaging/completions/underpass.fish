@@ -207,6 +207,7 @@ complete -c underpass -n "__fish_underpass_using_subcommand survey" -l json -d '
 complete -c underpass -n "__fish_underpass_using_subcommand survey" -l csv -d 'Write every sample as a line of CSV too' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand survey" -l local -d 'Make two hosts and two slower SmartNICs of network namespaces, and measure those for ten minutes; needs root'
 complete -c underpass -n "__fish_underpass_using_subcommand survey" -l quick -d 'With --local: two minutes, to see that all works; not for quoting'
+complete -c underpass -n "__fish_underpass_using_subcommand survey" -l percentiles -d 'With --local: latency by sockperf, which tells p50, p99 and p99.9 of the single exchanges; takes a quarter of an hour, with --quick two and a half minutes'
 complete -c underpass -n "__fish_underpass_using_subcommand survey" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand agent" -l listen -d 'Where to listen; from other computers it can be reached only at an address of theirs' -r
 complete -c underpass -n "__fish_underpass_using_subcommand agent" -l token -d 'The file with the token, mode 0600; it is made with a new token if it is not there' -r -F

@@ -10,7 +10,7 @@ use underpass_lab::record::Skipped;
 use underpass_lab::survey::coordinator::{Outcome, Survey, SurveyError, journal_of, run};
 use underpass_lab::survey::endpoints::{Endpoints, EndpointsError, Place, Reach};
 use underpass_lab::survey::journal::JournalError;
-use underpass_lab::survey::local::{self, Local, LocalError};
+use underpass_lab::survey::local::{self, Local, LocalError, Wanted};
 use underpass_lab::survey::record::{ObservationName, Plan, Series, SurveyRecord, Verdict};
 use underpass_lab::survey::remote::{AgentError, Remote};
 use underpass_lab::survey::token::{Token, TokenError};
@@ -71,7 +71,8 @@ pub fn reach(place: &Place, token: &Token) -> Result<Remote, AgentError> {
 /// A survey of network namespaces that are made for it.
 fn on_this_computer(arguments: &SurveyArguments) -> Result<Outcome, Failure> {
     let (local, own) = (Local::new(arguments.arm.as_deref())?, own()?);
-    let plan = local::plan(arguments.quick, arguments.arm.is_some());
+    let SurveyArguments { quick, percentiles, ref arm, .. } = *arguments;
+    let plan = local::plan(Wanted { quick, percentiles, has_arm: arm.is_some() });
     let connect = |index| local.connect(index, agent(&own, &local, index));
     Ok(measure(arguments, local.places(), &plan, local.missing(), &connect)?)
 }

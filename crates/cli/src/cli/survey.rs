@@ -58,6 +58,11 @@ pub struct SurveyArguments {
     #[arg(long, requires = "local", conflicts_with = "endpoints")]
     pub quick: bool,
 
+    /// With --local: latency by sockperf, which tells p50, p99 and p99.9 of the single exchanges; takes a quarter of an hour, with
+    /// --quick two and a half minutes
+    #[arg(long, requires = "local", conflicts_with = "endpoints")]
+    pub percentiles: bool,
+
     /// With --local: the SmartNICs' tools are the Arm builds in this directory, under qemu-user; packaging/arm-tools makes it
     #[arg(long, requires = "local", conflicts_with = "endpoints", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub arm: Option<PathBuf>,

@@ -19,6 +19,7 @@ fn mistakes_in_options_and_files_are_told_before_anything_is_measured() {
     assert!(refused(&["survey", "none.toml"], 2).contains("cannot read none.toml"));
     assert!(refused(&["survey", "none.toml", "--local"], 2).contains("cannot be used with"));
     assert!(refused(&["survey", "none.toml", "--quick"], 2).contains("cannot be used with"));
+    assert!(refused(&["survey", "none.toml", "--percentiles"], 2).contains("cannot be used with"));
     assert!(refused(&["agent", "--ports", "80"], 2).contains("20000-20015"));
     assert!(refused(&["agent", "--stdio", "--token", "t"], 2).contains("cannot be used with"));
     fs::write(folder.path().join("e.toml"), "[[endpoint]]\nname = \"a\"\nkind = \"toaster\"\naddress = \"10.0.0.1\"")
