@@ -9,6 +9,8 @@ use crate::unit::is_possible;
 
 const MOST_ENDPOINTS: usize = 100;
 const MOST_SERIES: usize = 200_000;
+/// Most processor time of one sample, in ns: a thousand processors for a day.
+const MOST_TIME: u64 = 86_400 * 1_000 * 1_000_000_000;
 
 /// One survey, and the file that it came from.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,7 +80,17 @@ fn check_figures(series: &Series) -> Result<(), String> {
     if (*unit, *better) != (key.metric.unit(), key.metric.better()) {
         return Err(format!("it is in {}, where {} is better", unit.symbol(), word(*better)));
     }
+    if key.size == 0 || key.flows == 0 {
+        return Err(format!("it is of messages of {} B over {} connections", key.size, key.flows));
+    }
     for sample in samples {
+        if let Some(it) = sample.percentiles.filter(|it| it.p50 > it.p99 || it.p99 > it.p999) {
+            return Err(format!("percentiles of {}, {} and {} ns are not in order", it.p50, it.p99, it.p999));
+        }
+        let times = [Some(sample.sender_time), Some(sample.receiver_time), sample.via_time];
+        if let Some(time) = times.into_iter().flatten().find(|time| *time > MOST_TIME) {
+            return Err(format!("{time} ns are no processor time of one sample"));
+        }
         let percentiles = sample.percentiles.map(|it| [it.p50, it.p99, it.p999]).into_iter().flatten();
         if !is_possible(sample.value) {
             return Err(format!("{} {} is no such figure", sample.value, unit.symbol()));

@@ -157,6 +157,19 @@ fn a_survey_is_checked_as_well() {
     assert!(refused(&|it| sample(it, "value", -1.0)).contains("-1 B/s is no such figure"));
     assert!(refused(&|it| sample(it, "value", 1e300)).contains(" B/s is no such figure"));
     assert!(refused(&|it| sample(it, "seconds", 0.0)).contains("0 is no time"));
+    assert!(
+        refused(&|it| it["series"][0]["flows"] = 0.into()).contains("it is of messages of 64 B over 0 connections")
+    );
+    assert!(refused(&|it| it["series"][0]["size"] = 0.into()).contains("it is of messages of 0 B"));
+    let disordered = serde_json::json!({ "p50": 9.0, "p99": 2.0, "p999": 10.0 });
+    assert!(
+        refused(&|it| it["series"][0]["samples"][0]["percentiles"] = disordered.clone())
+            .contains("percentiles of 9, 2 and 10 ns are not in order")
+    );
+    assert!(
+        refused(&|it| it["series"][0]["samples"][0]["receiver_time"] = u64::MAX.into())
+            .contains("18446744073709551615 ns are no processor time of one sample")
+    );
     assert!(refused(&|it| it["series"][0]["unit"] = "ns".into()).contains("it is in ns, where higher is better"));
     assert!(refused(&|it| it["series"][1] = it["series"][0].clone()).contains("it is there twice"));
     assert!(refused(&|it| it["series"][1]["tool"] = "qperf".into()).contains("it is by qperf and others by iperf3"));
