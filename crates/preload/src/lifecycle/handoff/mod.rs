@@ -184,6 +184,8 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
 /// As [`pack`].
 unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<'_>) -> Packed {
     let alone = how.is_alone();
+    // This comes first: it recognises what this image was handed, and may make the table for that.
+    let has_something = has_any() || alone && unclaimed::are_any();
     let Some(family) = family::existing() else {
         return Packed::nothing(envp);
     };
@@ -192,7 +194,6 @@ unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<
         // The execution will fail.
         return Packed::nothing(envp);
     }
-    let has_something = has_any() || alone && unclaimed::are_any();
     if !has_something {
         return if alone { depart_with_nothing(family, envp) } else { Packed::nothing(envp) };
     }
