@@ -225,9 +225,11 @@ impl Pool {
         Some(Channel { base, header, ring_bytes: self.shape.ring_bytes, slot: index, side: side as u32 })
     }
 
-    /// All its channels, as their makers see them.
+    /// The channels that were ever used, as their makers see them. The lowest free slot is always taken, so behind the first that
+    /// never was come no others: to look at these would fill their pages.
     pub fn channels(&self) -> impl Iterator<Item = Channel> {
-        (0..self.shape.slots).filter_map(|slot| self.slot(slot, Side::Maker))
+        let all = (0..self.shape.slots).map_while(|slot| self.slot(slot, Side::Maker));
+        all.take_while(|channel| channel.control().cookies[0].load(Relaxed) != 0)
     }
 }
 
