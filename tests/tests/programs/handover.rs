@@ -544,6 +544,26 @@ fn an_image_with_capabilities_finds_plain_tcp() {
     scene.finish();
 }
 
+/// Images that make no call on their only connection hand it on. A connection that no process has used yet goes fast in the last of
+/// them. Fails if `has_any`, which finds out that it is a connection and makes the table of ends for it, comes behind the question
+/// whether there is a table.
+#[test]
+fn images_that_use_nothing_hand_all_on() {
+    if is_kernel_only() {
+        return skip("there is no library to be handed over");
+    }
+    let Some(stage) = Stage::beside_others(&["cc"]) else { return };
+    let path = stage.path("untouched");
+    compile("untouched.c", &path, &["-std=gnu11"]);
+    let program = path.to_str().expect("a plain path");
+    for (state, images) in each(&["new", "used"], &["1", "2", "5"]) {
+        let said = stage.output(stage.tuned(program, [state, images], AT_ONCE));
+        let by_kernel: u64 = said.trim().parse().expect("a count of bytes");
+        assert!(by_kernel < 50_000, "{state} {images}: the kernel carried {by_kernel} bytes");
+    }
+    stage.finish();
+}
+
 /// A script executes itself, then the program, as servers do that restart themselves.
 #[test]
 fn a_script_executes_itself() {
