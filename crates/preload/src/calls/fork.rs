@@ -2,7 +2,7 @@
 
 use super::{descriptor, options};
 use crate::connection::look;
-use crate::guest::{errno, forked, real, thread};
+use crate::guest::{departure, errno, forked, real, thread};
 use crate::lifecycle::{adopt, child, exit, handoff};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
@@ -213,6 +213,7 @@ extern "C" fn before_vfork() -> bool {
     adopt::recognise_all();
     look::look_at_all(|it| it.learn_cookie());
     forked::begin_vfork();
+    departure::before_vfork();
     thread::is_vfork_child()
 }
 
@@ -222,6 +223,7 @@ extern "C" fn returned(to_child: bool, outer: bool) {
     // A child that was killed in the middle of a call has left this thread's variables as they were then.
     kernel::forget_disturbance();
     if !to_child {
+        departure::after_vfork();
         forked::end_vfork();
         handoff::release_child_packed();
     }

@@ -5,15 +5,23 @@
 //! Each side says first, and then looks. A thread that leaves says so, and then awaits those that are lending. A thread
 //! that lends says so, and then looks whether another one leaves; if so, it waits until that has failed. A connection
 //! does not join while a thread leaves ([`is_under_way`]).
+//!
+//! Threads that execute programs take turns, because each of them has all ends of the process in its hands. A thread that begins
+//! lets those go first that wait already: otherwise a thread whose executions fail one after another would keep them waiting.
 
 use super::thread;
 use underpass_segment::clock;
+use underpass_segment::kernel;
 use underpass_segment::of_each_thread;
-use underpass_segment::sync::{AtomicBool, AtomicU32, Relaxed, SeqCst};
+use underpass_segment::sync::{AtomicBool, AtomicU32, AtomicU64, Relaxed, SeqCst};
 
 /// How many threads leave, and how many lend.
 static LEAVING: AtomicU32 = AtomicU32::new(0);
 static LENDING: AtomicU32 = AtomicU32::new(0);
+/// The thread whose turn it is to execute a program; 0: none.
+static EXECUTING: AtomicU32 = AtomicU32::new(0);
+/// When a thread last looked whether it may go on (CLOCK_MONOTONIC, ns).
+static WAITED: AtomicU64 = AtomicU64::new(0);
 /// The process has let go of its connections, and ends.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
@@ -22,6 +30,8 @@ of_each_thread! {
     static LEAVES: u32 = 0;
     /// How often this thread lends.
     static LENDS: u32 = 0;
+    /// The same when it last made a child of vfork.
+    static LENDS_BEFORE_VFORK: u32 = 0;
 }
 
 /// How long a thread that leaves awaits those that lend: they make a few system calls for each connection. One that was
@@ -32,13 +42,40 @@ const GONE_WITHIN_NS: u64 = 21_000_000_000;
 /// The same once the process ends, which may wait for a lock of the thread that would lend. And the same for a child
 /// of vfork, whose parent may have executed a program meanwhile.
 const ENDED_WITHIN_NS: u64 = 1_000_000_000;
+/// A thread waits if it has looked within this time.
+const LOOKED_WITHIN_NS: u64 = 1_000_000;
+/// How long a thread that begins to execute a program lets others go first.
+const OTHERS_FIRST_NS: u64 = 20_000_000;
 
 /// A thread leaves: it executes a program, or ends the process. Dropped, it has failed to.
 pub struct Leaving(());
 
 impl Leaving {
-    /// When this returns, no other thread lends, and none will.
-    pub fn begin() -> Leaving {
+    /// This thread executes a program. When this returns, no other thread executes or lends, and none will. If other threads take
+    /// too long, this thread goes on.
+    pub fn begin_execution() -> Leaving {
+        // A signal handler may execute a program on top of a thread that does.
+        if LEAVES.get() == 0 {
+            let_others_first();
+            let me = kernel::thread_id();
+            let began = clock::nanoseconds();
+            while EXECUTING.compare_exchange(0, me, SeqCst, Relaxed).is_err() {
+                if is_over(began) {
+                    EXECUTING.store(me, SeqCst);
+                    break;
+                }
+                pause();
+            }
+        }
+        Leaving::begin()
+    }
+
+    /// This thread ends the process. When this returns, no other thread lends, and none will.
+    pub fn begin_exit() -> Leaving {
+        Leaving::begin()
+    }
+
+    fn begin() -> Leaving {
         LEAVING.fetch_add(1, SeqCst);
         LEAVES.set(LEAVES.get() + 1);
         let deadline = clock::nanoseconds() + LENT_WITHIN_NS;
@@ -65,6 +102,30 @@ impl Drop for Leaving {
 pub fn give_up() {
     one_less(&LEAVING);
     LEAVES.set(LEAVES.get().saturating_sub(1));
+    if LEAVES.get() == 0 {
+        let _ = EXECUTING.compare_exchange(kernel::thread_id(), 0, SeqCst, Relaxed);
+    }
+}
+
+/// Those that wait while other threads leave.
+fn let_others_first() {
+    let began = clock::nanoseconds();
+    let passed_since = |time: u64| clock::nanoseconds().saturating_sub(time);
+    while passed_since(WAITED.load(Relaxed)) < LOOKED_WITHIN_NS && passed_since(began) < OTHERS_FIRST_NS {
+        clock::nap(50);
+    }
+}
+
+/// This thread waits until another one has failed to leave.
+fn pause() {
+    WAITED.store(clock::nanoseconds(), Relaxed);
+    clock::nap(100);
+}
+
+/// Whether a thread has waited long enough that began at this time to wait for one that leaves.
+fn is_over(began: u64) -> bool {
+    let is_short = IS_OVER.load(SeqCst) || thread::is_vfork_child();
+    clock::nanoseconds() - began > if is_short { ENDED_WITHIN_NS } else { GONE_WITHIN_NS }
 }
 
 /// Whether a thread leaves.
@@ -87,12 +148,11 @@ impl Lending {
             if LEAVING.load(SeqCst) <= LEAVES.get() {
                 return lending;
             }
-            let is_short = IS_OVER.load(SeqCst) || thread::is_vfork_child();
-            if clock::nanoseconds() - began > if is_short { ENDED_WITHIN_NS } else { GONE_WITHIN_NS } {
+            if is_over(began) {
                 return lending;
             }
             drop(lending);
-            clock::nap(200);
+            pause();
         }
     }
 }
@@ -113,9 +173,22 @@ fn one_less(count: &AtomicU32) {
 pub fn after_fork() {
     LEAVING.store(0, Relaxed);
     LENDING.store(0, Relaxed);
+    EXECUTING.store(0, Relaxed);
     IS_OVER.store(false, Relaxed);
     LEAVES.set(0);
     LENDS.set(0);
+}
+
+/// This thread is about to make a child of vfork, which runs in its place.
+pub fn before_vfork() {
+    LENDS_BEFORE_VFORK.set(LENDS.get());
+}
+
+/// The child has executed a program, or ended. If it was killed while it lent, it lends no more.
+pub fn after_vfork() {
+    let before = LENDS_BEFORE_VFORK.get();
+    (before..LENDS.get()).for_each(|_| one_less(&LENDING));
+    LENDS.set(before);
 }
 
 #[cfg(test)]
@@ -131,12 +204,17 @@ mod tests {
     #[test]
     fn nobody_lends_while_another_thread_leaves() {
         // On top of what the thread itself is in the middle of.
-        let leaving = Leaving::begin();
+        let leaving = Leaving::begin_execution();
         drop(Lending::begin());
         let lending = Lending::begin();
-        drop(Leaving::begin());
+        drop(Leaving::begin_execution());
         drop(lending);
         assert!(is_under_way());
+        // A child of vfork that was killed while it lent.
+        before_vfork();
+        core::mem::forget(Lending::begin());
+        after_vfork();
+        assert!(LENDING.load(SeqCst) == 0 && LENDS.get() == 0);
 
         let (tell, told) = channel();
         let lends = std::thread::spawn(move || {
@@ -161,9 +239,43 @@ mod tests {
             was_awaited
         });
         is_lent.recv_timeout(PATIENCE).unwrap();
-        let leaving = Leaving::begin();
+        let leaving = Leaving::begin_exit();
         drop(tell);
         assert!(LENDING.load(SeqCst) == 0 && lends.join().unwrap(), "it leaves before it knows what is lent");
         drop(leaving);
+        executions_take_turns();
+    }
+
+    fn executions_take_turns() {
+        let executes = AtomicBool::new(false);
+        let execute = |rounds| {
+            for _ in 0..rounds {
+                let leaving = Leaving::begin_execution();
+                assert!(!executes.swap(true, SeqCst), "two threads execute programs at the same time");
+                // As a thread does that puts its ends into a parcel.
+                drop(Lending::begin());
+                assert!(executes.swap(false, SeqCst));
+                drop(leaving);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| execute(100));
+            }
+        });
+        // Executions that fail one after another let a thread lend that waits for that.
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    execute(1);
+                }
+            });
+            let began = clock::nanoseconds();
+            (0..20).for_each(|_| drop(Lending::begin()));
+            stop.store(true, SeqCst);
+            assert!(clock::nanoseconds() - began < PATIENCE.as_nanos() as u64);
+        });
+        assert!(!is_under_way() && EXECUTING.load(SeqCst) == 0);
     }
 }

@@ -42,7 +42,7 @@ pub fn leave() {
     if thread::is_vfork_child() || HAS_LEFT.swap(true, Acquire) {
         return;
     }
-    let leaving = Leaving::begin();
+    let leaving = Leaving::begin_exit();
     leave_all();
     set::give_back_groups();
     leaving.end();

@@ -170,7 +170,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
         // SAFETY: passed on to the caller.
         return unsafe { pack_for(program, envp, how) };
     }
-    let leaving = Leaving::begin();
+    let leaving = Leaving::begin_execution();
     // A connection that another thread is just joining has joined when this returns. A signal handler may jump away.
     // SAFETY: passed on to the caller.
     let packed = unless_left(departure::give_up, || unsafe {
