@@ -1,7 +1,7 @@
 //! Program images that were given a connection and have not begun yet: this process waits for them before it lets go.
 
 use super::census::Census;
-use crate::connection::references::end_unless_awaited;
+use crate::connection::references::{end_unless_awaited, take_back_what_is_left};
 use crate::connection::{Connection, lent, look, unclaimed};
 use crate::guest::{family, filter};
 use underpass_segment::clock;
@@ -13,6 +13,9 @@ use underpass_segment::sync::Acquire;
 
 /// How long a program image that has not begun is awaited, if nothing is lost without it.
 const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// How long a process is awaited that is dying. One that was killed while it sleeps in the kernel, or is traced, may take longer.
+const DYING_WITHIN_NS: u64 = 250_000_000;
 
 /// How long the images of other ends are awaited. The channel says which processes execute programs, and a liar may write there: so
 /// this is no longer than it takes a large program to begin.
@@ -70,6 +73,24 @@ pub fn depart(family: &Family, how: Departing) {
         }
     }
     family.force_departure(member, how);
+}
+
+/// Before the process executes a program: takes back what processes had that were killed. Otherwise they count as processes that
+/// may still change the connections, and their copies in the new image would not be valid.
+pub fn heed_deaths(family: &Family) {
+    let mut is_any_shared = false;
+    look::look_at_all(|it| {
+        lent::heed_dead_image(&it.end.owners);
+        is_any_shared |= !it.is_last() && it.end.stage() == Stage::Joined;
+    });
+    if is_any_shared {
+        let deadline = clock::nanoseconds() + DYING_WITHIN_NS;
+        while family.has_dying(family::member()) && clock::nanoseconds() < deadline {
+            clock::nap(100);
+        }
+        family.look_again();
+        take_back_what_is_left(family);
+    }
 }
 
 /// Before the process executes a program, which gets the connections that `stay`: awaits the new images of the processes that have

@@ -238,6 +238,13 @@ impl Family {
             && kernel::namespaces().is_some_and(|it| self.holders(index).iter().any(|member| is_gone(member, it)))
     }
 
+    /// Whether another process than `me` is about to be gone: it was killed a moment ago.
+    pub fn has_dying(&self, me: Option<u32>) -> bool {
+        let namespaces = kernel::namespaces().filter(|_| !is_quiet());
+        let is_dying = |(its, number)| Some(its) == namespaces && kernel::is_dying(number);
+        namespaces.is_some() && self.others(me).any(|member| self.process(member).is_some_and(is_dying))
+    }
+
     /// `member` has counted a reference to the end.
     pub fn note_reference(&self, index: u32, member: Option<u32>) {
         if let Some(member) = member {

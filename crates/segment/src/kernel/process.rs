@@ -154,6 +154,22 @@ pub fn thread_sleeps(tid: u32) -> bool {
     stat(tid).is_none_or(|it| !it.runs)
 }
 
+/// Whether process `pid` is about to be gone: the kernel has begun to end it, or a signal is on its way that will.
+pub fn is_dying(pid: u32) -> bool {
+    let Some(stat) = stat(pid) else { return false };
+    if stat.has_ended || stat.is_ending {
+        return !stat.has_ended;
+    }
+    let mut is_killed = false;
+    let _ = for_each_line(format_args!("/proc/{pid}/status\0"), |line| {
+        // The kernel sends SIGKILL to each thread of a process that another fatal signal ends, too.
+        let pending = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"));
+        let signals = pending.and_then(|it| u64::from_str_radix(it.trim(), 16).ok());
+        is_killed |= signals.is_some_and(|it| it & 1 << (libc::SIGKILL - 1) != 0);
+    });
+    is_killed
+}
+
 /// Whether there is a thread of this number. One that has ended is there until it was waited for.
 pub fn exists(tid: u32) -> bool {
     // SAFETY: signal 0 is sent to nobody.
@@ -167,6 +183,8 @@ struct Stat {
     /// It is being taken off, and no process waits for it any more.
     is_taken_off: bool,
     runs: bool,
+    /// The kernel has begun to end it (PF_EXITING).
+    is_ending: bool,
     threads: u64,
     began: u64,
 }
@@ -185,12 +203,15 @@ fn stat(tid: u32) -> Option<Stat> {
 
 /// What follows the name in /proc/PID/stat: the state first, then numbers.
 fn figures_of(text: &str) -> Option<Stat> {
+    const PF_EXITING: u64 = 4;
     let mut words = text.split_ascii_whitespace();
     let state = words.next()?;
     let is_taken_off = state == "X";
     let has_ended = is_taken_off || state == "Z";
-    let threads = words.nth(16)?.parse().ok()?;
-    Some(Stat { has_ended, is_taken_off, runs: state == "R", threads, began: words.nth(1)?.parse().ok()? })
+    let flags: u64 = words.nth(5)?.parse().ok()?;
+    let threads = words.nth(10)?.parse().ok()?;
+    let began = words.nth(1)?.parse().ok()?;
+    Some(Stat { has_ended, is_taken_off, runs: state == "R", is_ending: flags & PF_EXITING != 0, threads, began })
 }
 
 /// The namespaces in which this process's numbers and times are valid: the PID namespace in the upper half, the time

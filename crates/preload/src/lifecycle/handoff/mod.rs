@@ -271,6 +271,8 @@ fn outlast_heirs(family: &'static Family, deadline: u64) {
             connection.outlast_heir(connection.descriptors().any(stays_open), deadline);
         }
     });
+    // An image may have been killed after it came.
+    images::heed_deaths(family);
     // This comes before the departure: whoever finds that this process departs, finds what it takes along.
     look::look_at_all(|it| {
         if is_shared(&it) && stays_open(it.fd) {
