@@ -406,9 +406,11 @@ impl Channel {
         is_executing(self.incoming())
     }
 
-    /// The same of either end.
+    /// The same of either end, for a process that ends. What it was about to execute itself does not come any more.
     pub fn is_awaited_by_image(&self) -> bool {
-        [self.outgoing(), self.incoming()].into_iter().any(is_executing)
+        let me = kernel::marked(kernel::process_id() as u32);
+        let is_mine = |direction: &Direction| direction.sender.executing.load(SeqCst) == me;
+        [self.outgoing(), self.incoming()].into_iter().any(|it| !is_mine(it) && is_executing(it))
     }
 
     /// Such a process was awaited for long enough, or somebody lies: nobody waits for it again.

@@ -57,14 +57,18 @@ mod tests {
         one.end_execution();
         // Both ends are this process's here, so each names it.
         assert!(other.begin_execution() && !one.begin_execution());
-        assert!(one.channel.is_awaited_by_image());
+        assert!(!one.channel.is_awaited_by_image(), "nobody awaits itself");
         // One that was killed meanwhile is not awaited.
         let mut dead = std::process::Command::new("true").spawn().unwrap();
         dead.wait().unwrap();
         other.channel.outgoing().sender.executing.store(kernel::marked(dead.id()), Relaxed);
         assert!(!one.channel.is_awaited_by_image() && one.begin_execution());
+        let mut alive = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        other.channel.outgoing().sender.executing.store(kernel::marked(alive.id()), Relaxed);
         assert!(one.channel.is_awaited_by_image());
         one.channel.forget_image();
         assert!(!one.channel.is_awaited_by_image());
+        drop(alive.stdin.take());
+        alive.wait().unwrap();
     }
 }
