@@ -564,6 +564,27 @@ fn images_that_use_nothing_hand_all_on() {
     stage.finish();
 }
 
+/// Threads that execute programs do not wait for each other, and what a killed child had is not missing.
+#[test]
+fn executions_do_not_depend_on_what_goes_on_beside() {
+    let Some(stage) = Stage::beside_others(&["cc"]) else { return };
+    let path = stage.path("crowded_exec");
+    compile("crowded_exec.c", &path, &["-std=gnu11", "-pthread"]);
+    let program = path.to_str().expect("a plain path");
+    for beside in ["threads", "failing", "child", "spawned"] {
+        for settings in [&[][..], AT_ONCE] {
+            let rounds = (0..10).map(|_| {
+                let said = stage.output(stage.tuned(program, [beside], settings));
+                said.trim().parse::<u64>().expect("a time in ms")
+            });
+            // Before executions took turns, this took 21,000 ms in nearly each round.
+            let slowest = rounds.max().expect("some rounds");
+            assert!(slowest < 10_000, "{beside}: an execution took {slowest} ms");
+        }
+    }
+    stage.finish();
+}
+
 /// A script executes itself, then the program, as servers do that restart themselves.
 #[test]
 fn a_script_executes_itself() {
