@@ -143,7 +143,7 @@ fn is_table_awaited(family: &Family, member: Option<u32>) -> bool {
     let is_awaited = |index| {
         let end = family.end(index);
         let owners = &end.owners;
-        let lasts = || owners.is_awaited(clock::nanoseconds()) && !owners.is_lent_to_process();
+        let lasts = || owners.is_awaited(clock::nanoseconds()) && !owners.is_lent_to_processes();
         end.stage() == Stage::Joined && lasts() && {
             lent::heed_dead_image(owners);
             lasts()
@@ -172,7 +172,7 @@ impl Connection {
     /// not wait. A process that the socket was passed to finds plain TCP, as it would behind the ring.
     fn is_missed_without(&self) -> bool {
         let has_unread = || self.port_even_confined().is_some_and(|port| !port.is_absent() || port.left_behind() > 0);
-        !self.end.owners.is_lent_to_process() || has_unread()
+        !self.end.owners.is_lent_to_processes() || has_unread()
     }
 
     /// Whether an image may have come for the connection (this process has `mine` references to it) but not yet for its

@@ -19,10 +19,11 @@ laid_out! {
         processes: AtomicU32,
         /// How many images and processes may still come.
         loans: AtomicU32,
+        /// How many of these are processes that the socket was passed to.
+        passed: AtomicU32,
         /// Until when they may come (CLOCK_MONOTONIC, ns); 0: none is awaited. [`TAKEN_BACK`]: neither.
         lent_until: AtomicU64,
-        /// The image that the last loan is for, by its [number](crate::family::Family::next_image). 0: it has come, or
-        /// the loan is for a process that the socket was passed to.
+        /// The image that was lent the end last, by its [number](crate::family::Family::next_image). 0: it has come.
         image: AtomicU32,
         /// 1: a program that knows nothing of the ring may have the socket.
         outsider: AtomicU8,
@@ -109,7 +110,9 @@ impl Owners {
     /// (CLOCK_MONOTONIC, ns). An image is lent an end once, however many descriptors it gets.
     pub fn lend(&self, until: u64, image: u32) {
         // This comes first: see `awaited_image`.
-        if self.image.swap(image, AcqRel) == image && image != 0 {
+        if image == 0 {
+            self.passed.fetch_add(1, AcqRel);
+        } else if self.image.swap(image, AcqRel) == image {
             return;
         }
         self.loans.fetch_add(1, AcqRel);
@@ -118,7 +121,11 @@ impl Owners {
 
     /// An image, or a process (0), for which [`Owners::lend`] was called has come. Once all have come, none is awaited.
     pub fn take_up_loan(&self, image: u32) {
-        self.forget_image(image);
+        if image == 0 {
+            let _ = self.passed.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1));
+        } else {
+            self.forget_image(image);
+        }
         self.end_one_loan(0);
     }
 
@@ -145,15 +152,15 @@ impl Owners {
         }
     }
 
-    /// The image that is awaited, if it is the only one, and known.
+    /// The image that is awaited, if it alone is awaited, and known.
     pub fn awaited_image(&self) -> Option<u32> {
-        let is_alone = self.is_lent() && self.loans.load(Acquire) == 1;
+        let is_alone = self.is_lent() && self.loans.load(Acquire) == 1 && self.passed.load(Acquire) == 0;
         Some(self.image.load(Acquire)).filter(|&image| is_alone && image != 0)
     }
 
-    /// Whether all that is awaited is one process that the socket was passed to.
-    pub fn is_lent_to_process(&self) -> bool {
-        self.is_lent() && self.loans.load(Acquire) == 1 && self.image.load(Acquire) == 0
+    /// Whether processes that the socket was passed to are awaited, and no image.
+    pub fn is_lent_to_processes(&self) -> bool {
+        self.is_lent() && self.loans.load(Acquire) == self.passed.load(Acquire)
     }
 
     /// Until when an image or a process may come for the end (CLOCK_MONOTONIC, ns), which may be past; 0: none is
@@ -190,6 +197,7 @@ impl Owners {
     /// Ends all loans: no image or process may come for the end any more.
     pub fn end_loans(&self) {
         self.loans.store(0, Relaxed);
+        self.passed.store(0, Relaxed);
         self.image.store(0, Relaxed);
         self.lent_until.store(0, Release);
     }
@@ -229,6 +237,7 @@ mod tests {
         Owners {
             processes: AtomicU32::new(0),
             loans: AtomicU32::new(0),
+            passed: AtomicU32::new(0),
             lent_until: AtomicU64::new(0),
             image: AtomicU32::new(0),
             outsider: AtomicU8::new(0),
@@ -250,9 +259,8 @@ mod tests {
         let owners = owners();
         owners.begin();
         owners.lend(100, 0);
-        assert!(owners.is_lent_to_process());
         owners.lend(200, 0);
-        assert!(owners.leave() && !owners.is_lent_to_process());
+        assert!(owners.leave() && owners.is_lent_to_processes());
         assert!(owners.is_awaited(199) && !owners.is_awaited(200) && owners.is_lent());
         assert!(!owners.add_if_used() && owners.add());
         owners.take_up_loan(0);
@@ -291,10 +299,24 @@ mod tests {
         assert!(!owners.is_lent());
 
         owners.lend(300, 9);
-        assert!(!owners.is_lent_to_process());
+        assert!(!owners.is_lent_to_processes());
         owners.take_up_loan(9);
-        assert!(!owners.is_lent_to_process());
+        assert!(!owners.is_lent_to_processes());
         assert_eq!([owners.is_lent(), owners.take_back_loan(9)], [false, false]);
+    }
+
+    #[test]
+    fn an_image_is_awaited_though_the_socket_was_passed_since() {
+        let owners = owners();
+        owners.begin();
+        owners.lend(100, 7);
+        owners.lend(200, 0);
+        assert_eq!((owners.awaited_image(), owners.is_lent_to_processes()), (None, false));
+        owners.take_up_loan(0);
+        assert_eq!((owners.awaited_image(), owners.is_lent_to_processes()), (Some(7), false));
+        owners.lend(300, 0);
+        owners.take_up_loan(7);
+        assert_eq!((owners.awaited_image(), owners.is_lent_to_processes()), (None, true));
     }
 
     #[test]
@@ -332,6 +354,7 @@ mod models {
             let owners = Arc::new(Owners {
                 processes: AtomicU32::new(0),
                 loans: AtomicU32::new(0),
+                passed: AtomicU32::new(0),
                 lent_until: AtomicU64::new(0),
                 image: AtomicU32::new(0),
                 outsider: AtomicU8::new(0),
