@@ -94,6 +94,14 @@ static _Noreturn void fail(const char *what, int error) {
     _exit(1);
 }
 
+/* Whether this image has the library, or is not to have it. */
+static bool has_library = true;
+
+/* A call on the connection has succeeded: no image without the library, which may have made no call, has cost the connection. */
+static void note_success(void) {
+    if (has_library) round_->ends[me].is_plain = false;
+}
+
 /* A call on the connection has failed. */
 static void fail_call(const char *what) {
     const bool may_be_lost = round_->dies || round_->ends[0].is_plain || round_->ends[1].is_plain;
@@ -151,7 +159,8 @@ static _Noreturn void leave(void) {
 
 static void begin_process(void) {
     round_->ends[me].process = getpid();
-    round_->ends[me].is_plain = !getenv("LD_PRELOAD") && getenv(KEPT);
+    has_library = getenv("LD_PRELOAD") || !getenv(KEPT);
+    if (!has_library) round_->ends[me].is_plain = true;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGCHLD, SIG_IGN);
     const int flags = (int)must(fcntl(SOCKET, F_GETFL), "ask for the flags");
@@ -261,9 +270,12 @@ static void send_piece(void) {
     }
     const ssize_t sent = send(SOCKET, stream(me, mine->sent), piece, waits ? 0 : MSG_DONTWAIT);
     if (sent < 0 && errno != EAGAIN) fail_call("send");
-    if (sent > 0) mine->sent += (uint64_t)sent;
+    if (sent > 0) {
+        mine->sent += (uint64_t)sent;
+        note_success();
+    }
     if (mine->sent == round_->total) {
-        must(shutdown(SOCKET, SHUT_WR), "shut down");
+        if (shutdown(SOCKET, SHUT_WR)) fail_call("shut down");
         mine->has_shut = true;
     }
 }
@@ -306,6 +318,7 @@ static void receive_piece(void) {
     }
     if (memcmp(bytes, stream(!me, mine->received), (size_t)got) != 0) fail_for_bytes(bytes, (size_t)got);
     mine->received += (uint64_t)got;
+    note_success();
 }
 
 static _Noreturn void walk(void) {
