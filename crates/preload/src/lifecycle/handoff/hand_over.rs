@@ -50,7 +50,7 @@ pub fn hand_over_inherited(how: Execution<'_>) {
         };
         if !is_plain && recipient == Recipient::Alone && is_read {
             it.reset();
-        } else if is_plain && how.is_alone() && it.is_last() {
+        } else if is_plain {
             it.end_passing();
         }
     });
