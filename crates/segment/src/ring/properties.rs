@@ -1,7 +1,9 @@
 //! Whatever is done to a ring, the reader finds what a queue of bytes and marks has: random lists of steps, which shrink to
 //! the shortest one that fails (`PROPTEST_CASES=100000` tries more).
 
+use super::sender::RESERVE;
 use super::*;
+use crate::vector::Cursor;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use std::cell::Cell;

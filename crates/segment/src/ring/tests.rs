@@ -1,7 +1,9 @@
 //! The ring against a queue, hostile headers, short sources, handlers' sends and killed writers.
 
+use super::sender::{ALIGNED, LARGEST_SPAN, SMALLEST_SPAN};
 use super::*;
 use crate::sync::AtomicPtr;
+use crate::vector::Cursor;
 use std::collections::VecDeque;
 
 /// A ring of its own, with the words that each side keeps.
