@@ -3,6 +3,8 @@
 #![allow(unsafe_code, reason = "forks the forger, and keeps ends in memory of its own")]
 
 use super::*;
+use crate::channel::Shape;
+use crate::directory::{Found, Holder, Key, Offer, holder};
 use crate::sync::AtomicU32;
 use core::sync::atomic::AtomicBool;
 use std::net::{TcpListener, TcpStream};
