@@ -5,15 +5,16 @@
 //! is believed without proof ([`crate::meeting`]): any process of the user may write anything here.
 #![allow(unsafe_code, reason = "lays the table over shared memory")]
 
+mod locking;
+mod making;
+
 use crate::channel::Shape;
-use crate::clock;
 use crate::kernel;
 use crate::layout::{LaidOut, fold, laid_out};
-use crate::lock::alive;
-use crate::raw::{Errno, syscall};
-use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, pause};
-use crate::sysv::{self, Mapping};
+use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU32, AtomicU64, Relaxed, Release, SeqCst};
+use crate::sysv::Mapping;
 use crate::tap::Name;
+use locking::is_gone;
 
 /// How many ends of a user can wait at one time. An end that finds no place asks again later.
 const ENTRIES: usize = 1 << 15;
@@ -77,6 +78,11 @@ pub struct Holder {
     pub fd: i32,
     /// Its family of processes (see [`crate::family::Family::id`]).
     pub family: i32,
+}
+
+/// This process as a [`Holder`].
+pub fn holder(fd: i32, family: i32) -> Holder {
+    Holder { pid: kernel::marked(kernel::process_id() as u32) as i32, fd, family }
 }
 
 /// A socket that was passed to another process.
@@ -155,51 +161,6 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Finds the table of user `uid`, or makes it.
-    ///
-    /// # Errors
-    /// See [`Mapping::create`].
-    pub fn open(uid: u32) -> Result<Directory, Errno> {
-        if let Some(mapping) = existing(uid) {
-            return Ok(Directory { mapping, uid });
-        }
-        // A table is rarely made. The abstract name of a socket, which vanishes with its process, lets one process do
-        // it at a time. If that process holds the name for long, because it was stopped, another makes a table as well:
-        // then the one with the lowest number counts.
-        let turn = Turn::take(uid);
-        if let Some(mapping) = existing(uid) {
-            return Ok(Directory { mapping, uid });
-        }
-        let directory = Directory::make(uid)?;
-        drop(turn);
-        Ok(directory.unless_another_counts())
-    }
-
-    fn make(uid: u32) -> Result<Directory, Errno> {
-        let directory = Directory { mapping: Mapping::create(LEN)?, uid };
-        directory.header().mark.store(MARK, Relaxed);
-        directory.header().magic.store(MAGIC, Release);
-        Ok(directory)
-    }
-
-    /// The table that counts, after this one was made. Two processes that have made tables at the same moment each see the
-    /// other's: a table is there for all before its maker looks.
-    fn unless_another_counts(self) -> Directory {
-        match existing(self.uid) {
-            Some(mapping) if mapping.id() != self.mapping.id() => {
-                // SAFETY: nothing refers into it yet.
-                unsafe { self.mapping.detach() };
-                Directory { mapping, ..self }
-            }
-            Some(again) => {
-                // SAFETY: just attached a second time.
-                unsafe { again.detach() };
-                self
-            }
-            None => self,
-        }
-    }
-
     /// User whose table it is.
     pub fn uid(&self) -> u32 {
         self.uid
@@ -401,115 +362,6 @@ impl Directory {
             pid <= 0 || is_gone(pid as u32)
         })
     }
-
-    /// Locks for what cannot be done later: waits longer than an owner waits for a processor, but not for an owner that
-    /// was stopped.
-    fn lock_patiently(&self, pid: i32) -> Option<Locked<'_>> {
-        const PATIENCE_NS: u64 = 500_000_000;
-        let deadline = clock::nanoseconds() + PATIENCE_NS;
-        loop {
-            let locked = self.try_lock(pid);
-            if locked.is_some() || clock::nanoseconds() > deadline {
-                return locked;
-            }
-            clock::nap(100);
-        }
-    }
-
-    fn try_lock(&self, pid: i32) -> Option<Locked<'_>> {
-        let (lock, me) = (&self.header().lock, kernel::marked(pid as u32));
-        for round in 0..2000 {
-            let owner = lock.load(Relaxed);
-            let stale = owner != 0 && round == 1999 && is_gone(owner);
-            if (owner == 0 || stale) && lock.compare_exchange(owner, me, Acquire, Relaxed).is_ok() {
-                return Some(Locked(lock));
-            }
-            if round % 100 == 99 { clock::give_way() } else { pause() }
-        }
-        None
-    }
-}
-
-/// Whether the process is gone, as far as can be known here. A process of another PID namespace counts as gone. If it
-/// is not, two processes may change the table at once, or an entry goes to another end. That does no harm: no entry is
-/// believed without proof, and an end whose entry is gone asks again.
-fn is_gone(process: u32) -> bool {
-    kernel::own(process).is_none_or(|pid| !alive(pid))
-}
-
-struct Locked<'a>(&'a AtomicU32);
-
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        self.0.store(0, Release);
-    }
-}
-
-/// The table with the lowest number, should there be several.
-fn existing(uid: u32) -> Option<Mapping> {
-    let mut ids = [0i32; 8];
-    let found = sysv::find(LEN, uid, &mut ids);
-    let ids = &mut ids[..found];
-    ids.sort_unstable();
-    for &id in ids.iter() {
-        let Ok((mapping, _)) = Mapping::open(id, LEN, uid) else { continue };
-        // SAFETY: the mapping begins with the header.
-        let header = unsafe { &*(mapping.base().as_ptr() as *const Header) };
-        for _ in 0..1000 {
-            match header.magic.load(Acquire) {
-                MAGIC if header.mark.load(Relaxed) == MARK => return Some(mapping),
-                // The maker is about to write what the segment is.
-                0 => clock::give_way(),
-                _ => break,
-            }
-        }
-        // SAFETY: nothing refers into it any more.
-        unsafe { mapping.detach() };
-    }
-    None
-}
-
-/// A process that makes the table has done so within this time, if it is not stopped.
-const TURN_WITHIN_US: u32 = 1_000_000;
-const TRY_EVERY_US: u32 = 100;
-
-/// The right to make the table, held by a bound abstract name.
-struct Turn(Option<usize>);
-
-impl Turn {
-    fn take(uid: u32) -> Turn {
-        let mut name = [0u8; 110];
-        name[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
-        let text = {
-            use std::io::Write;
-            let room = name.len() - 3;
-            let mut to = &mut name[3..];
-            let _ = write!(to, "underpass.directory.{uid}");
-            room - to.len()
-        };
-        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-        // SAFETY: no pointers.
-        let Ok(fd) = (unsafe { syscall(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0]) }) else {
-            return Turn(None);
-        };
-        for _ in 0..TURN_WITHIN_US / TRY_EVERY_US {
-            // SAFETY: the address is as long as said.
-            match unsafe { syscall(libc::SYS_bind, [fd, name.as_ptr() as usize, 3 + text, 0, 0, 0]) } {
-                Err(Errno(libc::EADDRINUSE)) => clock::nap(TRY_EVERY_US),
-                _ => break,
-            }
-        }
-        Turn(Some(fd))
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        if let Some(fd) = self.0 {
-            // SAFETY: the descriptor is this value's own.
-            let _ = unsafe { syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0]) };
-        }
-    }
 }
 
 /// What the tests of forged entries need.
@@ -549,103 +401,5 @@ impl Directory {
     }
 }
 
-/// This process as a [`Holder`].
-pub fn holder(fd: i32, family: i32) -> Holder {
-    Holder { pid: kernel::marked(kernel::process_id() as u32) as i32, fd, family }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::{Mutex, MutexGuard, PoisonError};
-
-    /// The directory is the user's: while one test keeps it busy, another would find nothing there.
-    fn alone() -> MutexGuard<'static, ()> {
-        static ALONE: Mutex<()> = Mutex::new(());
-        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Fails if a process goes on with the table that it has made: sockets that it passes on would not be found.
-    #[cfg(not(loom))]
-    #[test]
-    fn of_two_tables_that_were_made_at_the_same_moment_one_counts() {
-        let _alone = alone();
-        let user = kernel::user_id();
-        let made = [(); 2].map(|()| Directory::make(user).unwrap());
-        let numbers = made.map(|it| it.id());
-        let counts = made.map(|it| it.unless_another_counts().id());
-        assert!(counts[0] == counts[1] && numbers.iter().all(|&it| counts[0] <= it), "{numbers:?} {counts:?}");
-    }
-
-    #[test]
-    fn two_ends_meet_once() {
-        let _alone = alone();
-        let directory = Directory::open(kernel::user_id()).unwrap();
-        let again = Directory::open(kernel::user_id()).unwrap();
-        let key = Key::of(u64::MAX - 5, u64::MAX - 9);
-        let (one, other) = (holder(3, 100), holder(4, 200));
-        let Found::Nobody(index) = directory.ask(key, one) else { panic!("somebody is there") };
-        assert_eq!(directory.offered(index, key), None);
-        assert_eq!(again.ask(Key::of(u64::MAX - 9, u64::MAX - 5), other), Found::Waiter(index, one));
-        let offer = Offer { maker: other, pool: 1, slot: 2, shape: Shape { ring_bytes: 1 << 16, slots: 4 } };
-        assert!(again.offer(index, key, offer));
-        assert!(!again.offer(index, key, offer));
-        assert_eq!(directory.offered(index, key), Some(offer));
-        assert_eq!(directory.offered(index, Key::of(1, 2)), None);
-        assert!(directory.clear(index, key, one.pid));
-        assert_eq!(directory.offered(index, key), None);
-        assert!(!again.clear(index, key, other.pid));
-    }
-
-    /// The directory is found by its length, and other segments of that length must not hide it.
-    #[test]
-    fn nothing_else_is_as_long() {
-        let shapes =
-            (16..=24).flat_map(|bits| [1, 8, Shape::MAX_SLOTS].map(|slots| Shape { ring_bytes: 1 << bits, slots }));
-        let pages = |len: usize| len.div_ceil(4096);
-        assert!(shapes.into_iter().all(|shape| shape.is_sane() && pages(shape.pool_bytes()) != pages(LEN)));
-        assert_ne!(pages(LEN), pages(crate::family::Family::LEN));
-    }
-
-    #[cfg(not(loom))]
-    #[test]
-    fn what_is_harmless_is_remembered_beside_others() {
-        let directory = Directory::private(kernel::user_id());
-        let same_place = |step: u64| 7 + step * CODES as u64;
-        for step in 0..8 {
-            assert!(!directory.is_harmless(same_place(step)));
-            directory.set_harmless(same_place(step));
-        }
-        assert!((0..8).all(|step| directory.is_harmless(same_place(step))));
-        directory.set_harmless(same_place(8));
-        assert!(directory.is_harmless(same_place(8)) && !directory.is_harmless(same_place(0)), "the ninth of a place");
-        directory.set_harmless(u64::MAX);
-        assert!(directory.is_harmless(u64::MAX), "behind the last place is the first");
-    }
-
-    #[test]
-    fn word_is_left_and_found_however_busy_the_table_is() {
-        let _alone = alone();
-        let directory = Directory::open(kernel::user_id()).unwrap();
-        let (me, cookie) = (holder(3, 100), u64::MAX - 21);
-        let busy = |what: &(dyn Fn() + Sync)| {
-            let locked = directory.lock_patiently(me.pid).unwrap();
-            std::thread::scope(|scope| {
-                scope.spawn(what);
-                clock::nap(20_000);
-                drop(locked);
-            });
-        };
-        busy(&|| assert!(directory.lend(cookie, me, 7, true).is_some()));
-        let borrowed = || directory.borrow(cookie, me.pid).map(|it| (it.lender, it.index, it.depends));
-        busy(&|| assert_eq!(borrowed(), Some((me, 7, true))));
-        assert_eq!(borrowed(), Some((me, 7, true)), "several may come");
-        let word = directory.lend(cookie, me, 8, false).unwrap();
-        assert_eq!(borrowed(), Some((me, 8, false)));
-        directory.clear(word, Key::lent(cookie), me.pid);
-        assert_eq!(borrowed(), None);
-        assert!(directory.lend(cookie, me, 9, true).is_some());
-        directory.end_lending(directory.borrow(cookie, me.pid).unwrap(), cookie, me.pid);
-        assert_eq!(borrowed(), None);
-    }
-}
+mod tests;
