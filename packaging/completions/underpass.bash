@@ -564,7 +564,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__diff)
-            opts="-h --rounds --ignore --at-once --timeout --json --config --set --help"
+            opts="-h --rounds --ignore --timeout --json --at-once --config --set --help"
             if [[ ${cur} != -* && ${prev} =~ ^(run|doctor|diff|--|-q|--quiet|--json|--stats|--at-once)$ ]] ; then
                 COMPREPLY=( $(compgen -c -- "${cur}") )
                 return 0

@@ -114,12 +114,6 @@ impl From<SettingsError> for Failure {
     }
 }
 
-/// What `--at-once` and then `--set`, which is stronger, say.
-pub fn flags(at_once: bool, set: &[String]) -> Vec<String> {
-    let at_once = ["go_up_messages=0", "go_up_bytes=0"].map(String::from).into_iter().filter(|_| at_once);
-    at_once.chain(set.iter().cloned()).collect()
-}
-
 impl Settings {
     /// Puts together what the flags, the environment and one file say.
     ///

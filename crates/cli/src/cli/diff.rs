@@ -1,10 +1,8 @@
 //! Arguments of `underpass diff`.
 
-use std::ffi::OsString;
+use clap::{ArgAction, Args};
 
-use clap::{ArgAction, Args, ValueHint};
-
-use super::settings::SettingsArguments;
+use super::program::ProgramArguments;
 use super::values::whole;
 
 /// Run a program on kernel TCP and under Underpass, and compare what it does
@@ -37,10 +35,6 @@ pub struct DiffArguments {
     #[arg(long, value_name = "REGEX", action = ArgAction::Append)]
     pub ignore: Vec<String>,
 
-    /// Let every connection go up to shared memory at once, so that short ones do too
-    #[arg(long)]
-    pub at_once: bool,
-
     /// End a run that takes longer
     #[arg(long, value_name = "SECONDS", value_parser = whole::<u32, { u32::MAX as u64 }>, allow_negative_numbers = true)]
     pub timeout: Option<u32>,
@@ -50,15 +44,5 @@ pub struct DiffArguments {
     pub json: bool,
 
     #[command(flatten)]
-    pub settings: SettingsArguments,
-
-    /// The program, looked up in PATH, and what it is given
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        value_names = ["PROGRAM", "ARGUMENT"],
-        num_args = 1..,
-        value_hint = ValueHint::CommandWithArguments
-    )]
-    pub command: Vec<OsString>,
+    pub program: ProgramArguments,
 }

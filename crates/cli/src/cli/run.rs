@@ -1,11 +1,10 @@
 //! Arguments of `underpass run`.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
-use super::settings::SettingsArguments;
+use super::program::ProgramArguments;
 
 /// Run a program, its TCP connections on the fast path where possible
 ///
@@ -55,22 +54,8 @@ pub struct RunArguments {
     #[arg(long, short)]
     pub quiet: bool,
 
-    /// Let connections go fast from their first byte, short ones too (go_up_messages=0, go_up_bytes=0)
-    #[arg(long)]
-    pub at_once: bool,
-
     #[command(flatten)]
-    pub settings: SettingsArguments,
-
-    /// The program, looked up in PATH, and what it is given
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        value_names = ["PROGRAM", "ARGUMENT"],
-        num_args = 1..,
-        value_hint = ValueHint::CommandWithArguments
-    )]
-    pub command: Vec<OsString>,
+    pub program: ProgramArguments,
 }
 
 impl RunArguments {

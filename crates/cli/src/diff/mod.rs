@@ -15,7 +15,6 @@ use regex::bytes::{RegexSet, RegexSetBuilder};
 use crate::cli::DiffArguments;
 use crate::failure::Failure;
 use crate::run::{Launch, RunError};
-use crate::settings::{self, Settings};
 use crate::sys::{self, HeldSignals};
 use compare::Side;
 use round::{Ending, Path};
@@ -81,9 +80,7 @@ impl DiffError {
 /// See [`DiffError`].
 pub fn diff(arguments: &DiffArguments) -> Result<i32, DiffError> {
     let ignore = RegexSetBuilder::new(&arguments.ignore).build()?;
-    let set = settings::flags(arguments.at_once, &arguments.settings.set);
-    let settings = Settings::gather(arguments.settings.config.as_deref(), &set).map_err(RunError::from)?;
-    let launch = Launch::prepare(&arguments.command, settings, false)?.quiet();
+    let launch = Launch::prepare(&arguments.program, false)?.quiet();
     let input = input()?;
     // What the program leaves running and does not wait for comes to this process, which ends it.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
@@ -115,7 +112,7 @@ pub fn diff(arguments: &DiffArguments) -> Result<i32, DiffError> {
     }
     progress.finish_and_clear();
     let outcome = compare::outcome(&kernel, &underpass, &ignore).map_err(DiffError::files)?;
-    let words: Vec<String> = arguments.command.iter().map(|it| it.to_string_lossy().into_owned()).collect();
+    let words = arguments.program.words();
     let shown = if arguments.json {
         report::json(&words, arguments, &kernel, &underpass, &outcome)
     } else {

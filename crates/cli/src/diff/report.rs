@@ -110,7 +110,7 @@ fn notes(arguments: &DiffArguments, underpass: &Side, outcome: &Outcome) -> Vec<
         let remedy = match (underpass.programs, sum.connections) {
             (0, _) => "no program loaded the library and reached the counters: `underpass doctor` says why",
             (_, 0) => "no program that loaded the library had a TCP connection: let it be one that makes some",
-            _ if arguments.at_once => "`underpass run --stats` says why",
+            _ if arguments.program.at_once => "`underpass run --stats` says why",
             _ => "--at-once lets short connections go fast too, and `underpass run --stats` says why others did not",
         };
         notes.push(format!("Nothing went fast, so this proves nothing about Underpass; {remedy}."));

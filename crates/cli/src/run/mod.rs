@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use underpass_segment::config::IoUring;
 use underpass_segment::stats::Region;
 
-use crate::cli::RunArguments;
+use crate::cli::{ProgramArguments, RunArguments};
 use crate::failure::Failure;
 use crate::library::{self, LibraryError};
-use crate::settings::{self, STATS_VARIABLE, Settings, SettingsError};
+use crate::settings::{STATS_VARIABLE, Settings, SettingsError};
 use crate::sys;
 use inspect::Obstacle;
 use program::{Image, ProgramError};
@@ -102,8 +102,10 @@ impl<'a> Launch<'a> {
     /// Finds what is needed, and says unless `quiet` if the program cannot be helped.
     ///
     /// # Errors
-    /// No program or library.
-    pub fn prepare(command: &'a [OsString], settings: Settings, quiet: bool) -> Result<Launch<'a>, RunError> {
+    /// Wrong settings, no program or no library.
+    pub fn prepare(arguments: &'a ProgramArguments, quiet: bool) -> Result<Launch<'a>, RunError> {
+        let settings = Settings::gather(arguments.settings.config.as_deref(), &arguments.set())?;
+        let command = &arguments.command;
         let path = program::find(&command[0])?;
         let image = program::image(&command[0], &path)?;
         let library = library::find()?;
@@ -166,9 +168,7 @@ impl<'a> Launch<'a> {
 
 /// Runs the program; returns only if that was not possible.
 pub fn run(arguments: &RunArguments) -> Result<std::convert::Infallible, RunError> {
-    let set = settings::flags(arguments.at_once, &arguments.settings.set);
-    let settings = Settings::gather(arguments.settings.config.as_deref(), &set)?;
-    let launch = Launch::prepare(&arguments.command, settings, arguments.quiet)?;
+    let launch = Launch::prepare(&arguments.program, arguments.quiet)?;
     launch.set_environment()?;
     if !arguments.wants_stats() {
         return Err(launch.exec().into());
@@ -212,7 +212,7 @@ fn supervise(arguments: &RunArguments, launch: &Launch<'_>) -> Result<std::conve
     })
     .map_err(RunError::NoProcess)?;
     let counted = Counted::read(&region);
-    let words: Vec<String> = arguments.command.iter().map(|w| w.to_string_lossy().into_owned()).collect();
+    let words = arguments.program.words();
     let written = sink.write(&if arguments.json {
         stats::json(&words, end, &counted)
     } else {
