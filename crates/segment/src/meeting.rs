@@ -164,7 +164,7 @@ impl Meeting {
     }
 
     /// A joined or waiting end has been closed in all processes that had it; this process never had it.
-    pub fn bury(&mut self, end: &End) {
+    pub fn close_orphan(&mut self, end: &End) {
         if !end.has_channel() {
             return self.withdraw(end);
         }

@@ -59,7 +59,7 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
         connection.leave_no_gap_by(&connection.port_with(channel, thread::number()));
     }
     // An image was to come for it, and perhaps does so just now.
-    let last = last && (until == 0 || end.owners.turn_away());
+    let last = last && (until == 0 || end.owners.end_if_unused());
     let is_lost = last && until != 0 && takes_unread_along(family, index, channel);
     if last {
         finish(family, index, channel, is_lost);
@@ -147,7 +147,7 @@ pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, c
     }
     // A process that has claimed the end ends it itself.
     let is_over = || is_as_kept && end.owners.end_loan(until) || end.owners.end_taken_back();
-    let last = !claimed && is_over() && end.owners.turn_away();
+    let last = !claimed && is_over() && end.owners.end_if_unused();
     let is_lost = last && takes_unread_along(family, index, None);
     if last {
         finish(family, index, None, is_lost);
@@ -170,7 +170,7 @@ pub fn take_back_what_is_left(family: &Family) {
 
 /// Ends a connection that no process has any more, and that this process never had.
 pub fn bury(family: &Family, index: u32) {
-    family::with_meeting_surely(|m| m.bury(family.end(index)));
+    family::with_meeting_surely(|m| m.close_orphan(family.end(index)));
     family.free(index);
 }
 

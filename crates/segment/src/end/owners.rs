@@ -190,7 +190,7 @@ impl Owners {
     }
 
     /// Ends an end to which no process refers: an image that still comes for it does not get it. False if one has come.
-    pub fn turn_away(&self) -> bool {
+    pub fn end_if_unused(&self) -> bool {
         self.processes.compare_exchange(0, ENDED, AcqRel, Acquire).is_ok()
     }
 
@@ -282,7 +282,7 @@ mod tests {
             [false, true, false]
         );
         assert_eq!([owners.is_lent(), owners.is_awaited(TAKEN_BACK)], [false, false]);
-        assert!(owners.leave() && owners.end_taken_back() && !owners.end_taken_back() && owners.turn_away());
+        assert!(owners.leave() && owners.end_taken_back() && !owners.end_taken_back() && owners.end_if_unused());
     }
 
     #[test]
@@ -324,7 +324,7 @@ mod tests {
         let owners = owners();
         owners.begin();
         owners.lend(100, 0);
-        assert!(!owners.turn_away() && owners.leave() && owners.turn_away() && !owners.turn_away());
+        assert!(!owners.end_if_unused() && owners.leave() && owners.end_if_unused() && !owners.end_if_unused());
         assert_eq!([owners.add(), owners.add_if_used(), owners.are_any(), owners.take_back(1, || 0)], [false; 4]);
         owners.begin();
         assert!(owners.add() && owners.count() == 2);
@@ -365,7 +365,7 @@ mod models {
             owners.lent_until.share();
             let late = owners.clone();
             let image = loom::thread::spawn(move || late.add());
-            let is_over = owners.end_loan(100) && owners.turn_away();
+            let is_over = owners.end_loan(100) && owners.end_if_unused();
             assert!(image.join().unwrap() ^ is_over, "one of them has it");
         });
     }
