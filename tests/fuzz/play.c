@@ -1,15 +1,16 @@
-// Carries out a program of socket operations: play FILE, where FILE is as below. What it prints on kernel TCP depends on the
-// program alone, so any other stack must print the same.
+// Carries out a program of socket operations: play FILE, where FILE is as below. What it prints on kernel TCP depends
+// on the program alone, so any other stack must print the same.
 //
-// A driver without sockets keeps a model of every connection and tells the two sides A and B what to do, one operation at a
-// time. Before a side acts, it waits until all that the other one did has come to it (`settle`): so the kernel has no choice
-// but one. Where it has (how much a full buffer takes, how bytes are joined), only what is sure is told: bytes in order, and
-// sums. A line that makes no sense in the state that the ones before have led to is passed over. So any part of a program is a
-// program, which serves to shorten one that fails.
+// A driver without sockets keeps a model of every connection and tells the two sides A and B what to do, one operation
+// at a time. Before a side acts, it waits until all that the other one did has come to it (`settle`): so the kernel has
+// no choice but one. Where it has (how much a full buffer takes, how bytes are joined), only what is sure is told:
+// bytes in order, and sums. A line that makes no sense in the state that the ones before have led to is passed over. So
+// any part of a program is a program, which serves to shorten one that fails.
 //
-// A line is a side, the number of a connection (0 to 2), a word and what more there is to say: `A0 send call=writev len=300`.
-// A small letter is a child that its side has forked and that lives on, if there is one. What is left out has a default. fd=
-// chooses one of three descriptors; via=thread or via=child lets another thread or a child do it; look= is how to settle.
+// A line is a side, the number of a connection (0 to 2), a word and what more there is to say: `A0 send call=writev
+// len=300`. A small letter is a child that its side has forked and that lives on, if there is one. What is left out has
+// a default. fd= chooses one of three descriptors; via=thread or via=child lets another thread or a child do it; look=
+// is how to settle.
 //
 //   A0 connect nodelay= nonblock=            made by A. nonblock: accept4 with SOCK_NONBLOCK
 //   A0 send call= len= flags= shape=         shape: how the bytes are divided among buffers
@@ -32,12 +33,12 @@
 //   A succeed how=                           its parent's end: the child takes its place
 //   pause us=
 //
-// If an operation does not return for PLAY_PATIENCE_MS, 12000 without it, it hangs. With PLAY_HOLD the processes then stay, to
-// be looked at.
+// If an operation does not return for PLAY_PATIENCE_MS, 12000 without it, it hangs. With PLAY_HOLD the processes then
+// stay, to be looked at.
 //
 // Marks in the output: `id=bits` is an event of a level-triggered registration, and must agree. `id~bits` is one of an
-// edge-triggered registration: a further one does no harm, as long as its bits are true, but none of data or an end may be
-// missing.
+// edge-triggered registration: a further one does no harm, as long as its bits are true, but none of data or an end may
+// be missing.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -784,7 +785,8 @@ static void new_sets(void)
     memset(kinds, 0, sizeof kinds);
 }
 
-// A child that lives on and is told what to do over pipes of its own. It shares the connections, and makes sets of its own.
+// A child that lives on and is told what to do over pipes of its own. It shares the connections, and makes sets of its
+// own.
 static long lasting_child(int number)
 {
     pid_t child = fork();
@@ -1826,7 +1828,8 @@ static bool is_one_of(const char *word, const char *list)
     return at && (at == list || at[-1] == ' ') && (at[length] == ' ' || !at[length]);
 }
 
-// Operations that may happen while a thread sleeps, without its noticing more than the model does. For all others it is woken first.
+// Operations that may happen while a thread sleeps, without its noticing more than the model does. For all others it is
+// woken first.
 static bool goes_on_beside(const struct sleeper *s, int sleeper, const char *verb, int who, int slot)
 {
     const char *harmless = "send inquire name option outq shutdown poll";

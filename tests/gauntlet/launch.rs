@@ -67,8 +67,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// With the release build of the library and the development build of the command, which only starts programs. Builds
-    /// what is missing.
+    /// With the release build of the library and the development build of the command, which only starts programs.
+    /// Builds what is missing.
     pub fn new() -> Result<Launch> {
         let absolute = |path: &std::path::Path| path.canonicalize().with_context(|| format!("find {}", path.display()));
         Ok(Launch { underpass: absolute(library::command())?, library: absolute(library::path())? })
@@ -105,8 +105,8 @@ pub fn may_run(user: &str, place: &Place) -> Result<()> {
     let arguments = command[1..].iter().copied().chain(["test", "-x"]).map(OsStr::new).chain([own.as_os_str()]);
     place.step(std::path::Path::new("/"), command[0], arguments).with_context(|| {
         format!(
-            "the user {user}, as whom this suite runs, cannot run {}: run the gauntlet as root, with CARGO_TARGET_DIR in \
-             a folder that everybody may enter",
+            "the user {user}, as whom this suite runs, cannot run {}: run the gauntlet as root, with CARGO_TARGET_DIR \
+             in a folder that everybody may enter",
             own.display()
         )
     })

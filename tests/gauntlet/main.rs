@@ -1,8 +1,9 @@
 //! Third-party test suites, on kernel TCP and under Underpass, compared test by test.
 //!
-//! Each file of `suites/` is one suite: where it comes from, how it is built and run, and how its verdicts are read. A suite
-//! consists of parts, each of which runs by itself: once on the kernel, and once on each [`launch::Path`]. What differs is run
-//! again on all of them, so that what the kernel itself says now this way and now that is not taken for a difference.
+//! Each file of `suites/` is one suite: where it comes from, how it is built and run, and how its verdicts are read. A
+//! suite consists of parts, each of which runs by itself: once on the kernel, and once on each [`launch::Path`]. What
+//! differs is run again on all of them, so that what the kernel itself says now this way and now that is not taken for
+//! a difference.
 
 mod compare;
 mod launch;

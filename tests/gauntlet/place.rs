@@ -89,7 +89,8 @@ impl Place {
         self.debian_source(&format!("{package}={}", String::from_utf8_lossy(&output.stdout)))
     }
 
-    /// The unpacked source of a Debian package (`NAME` or `NAME=VERSION`). Sources are looked up in lists of this place's own, made from the system's.
+    /// The unpacked source of a Debian package (`NAME` or `NAME=VERSION`). Sources are looked up in lists of this
+    /// place's own, made from the system's.
     pub fn debian_source(&self, package: &str) -> Result<PathBuf> {
         self.need(&[("dpkg-source", "dpkg-dev"), ("apt-get", "apt")])?;
         self.once(&format!("source-{package}"), || {

@@ -115,7 +115,8 @@ static long must(long answer, const char *what) {
     return answer;
 }
 
-// ------------------------------------------------------------------------------------------------------ the next process
+// ------------------------------------------------------------------------------------------------------ the next
+// process
 
 static char seed_text[24], end_text[2];
 static char *arguments[5];

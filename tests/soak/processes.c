@@ -140,7 +140,8 @@ static void calm(struct noise *it)
 static void again(struct actor *a, const char *how, bool noisy)
 {
     struct conn *c = a->conn;
-    // With a timeout set, kernel TCP ends a call for any signal, also for a SIGCHLD that another thread takes (signal(7)).
+    // With a timeout set, kernel TCP ends a call for any signal, also for a SIGCHLD that another thread takes
+    // (signal(7)).
     if (errno == EINTR && (c->timeout_ms || (noisy && c->noise == INTERRUPTING)))
         return;
     if (errno == EAGAIN && (c->timeout_ms || atomic_load(&c->side[a->me].nonblock)))
@@ -365,7 +366,8 @@ static void receive_step(struct actor *a, _Atomic uint64_t *rng, int only)
     noise(a, rng, &around);
     bool noisy = around.on;
     ssize_t done = -1;
-    // A process that makes it its standard input leaves the ring: what another one has seen there comes back by the kernel.
+    // A process that makes it its standard input leaves the ring: what another one has seen there comes back by the
+    // kernel.
     int flags = s->input ? 0 : MSG_DONTWAIT;
     errno = 0;
     switch (way) {
@@ -973,8 +975,9 @@ static void hand_idle(struct actor *a, _Atomic uint64_t *rng)
 
 // ------------------------------------------------------------------------------------------------------ hand-overs
 
-// Two ends that are single processes and execute programs at the same time, or one that does so when the other has closed,
-// lose what lies in shared memory (docs/limits.md): so one waits for the other, and neither does so once one has ended.
+// Two ends that are single processes and execute programs at the same time, or one that does so when the other has
+// closed, lose what lies in shared memory (docs/limits.md): so one waits for the other, and neither does so once one
+// has ended.
 static bool begin_replacing(struct conn *c, int who)
 {
     int nobody = 0;
@@ -1225,8 +1228,8 @@ static void expect_end(struct actor *a, _Atomic uint64_t *rng)
     for (int i = 0; i < 2; i++) {
         errno = 0;
         ssize_t n = receive_one(a, rng);
-        // A process that is killed with a doorbell untaken resets the connection, and the last bytes may have gone the kernel
-        // path: docs/limits.md, "Endings and killed processes". Nothing is missing: all phases are done.
+        // A process that is killed with a doorbell untaken resets the connection, and the last bytes may have gone the
+        // kernel path: docs/limits.md, "Endings and killed processes". Nothing is missing: all phases are done.
         if (i == 0 && n == -1 && errno == ECONNRESET && c->end == END_KILL) {
             note(a, "reset by a kill", 0);
             continue;

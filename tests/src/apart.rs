@@ -3,8 +3,8 @@
 
 use crate::stage::skip;
 
-/// Runs `test` in new namespaces (CLONE_NEW… of unshare(2)), in which the programs that it starts are too. Skipped without
-/// the privilege.
+/// Runs `test` in new namespaces (CLONE_NEW… of unshare(2)), in which the programs that it starts are too. Skipped
+/// without the privilege.
 pub fn apart(namespaces: i32, test: impl FnOnce() + Send) {
     let run = || {
         // SAFETY: no pointers. Namespaces, and the folder that CLONE_NEWNS unshares with them, are this thread's own.

@@ -1,7 +1,7 @@
 //! The parity fuzzer: random programs of socket operations, which must say under Underpass what they say on the kernel.
 //!
-//! `tests/fuzz/play.c` carries a program out, and says what there is to write in one. Here programs are made from seeds, both
-//! runs are compared, and a program that differs is made as short as it can be while it still does.
+//! `tests/fuzz/play.c` carries a program out, and says what there is to write in one. Here programs are made from
+//! seeds, both runs are compared, and a program that differs is made as short as it can be while it still does.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,8 +1,10 @@
 //! What the tests of whole programs share.
 //!
-//! A test starts real programs, each as a [`group::Group`] that ends with the test. A [`library::Run`] loads the library
-//! into them and afterwards tells what went fast. [`stage::Stage`] joins the two for real programs and checks that nothing is
-//! left behind; a [`broker::Broker`] is an `underpassd` of the test's own; a [`yard::Yard`] has both for an echo between users and containers, and [`upheaval`] what happens to the daemon meanwhile; [`terminal`] is what a program draws on; [`parity`] runs the C programs of `tests/parity` on the kernel and under Underpass.
+//! A test starts real programs, each as a [`group::Group`] that ends with the test. A [`library::Run`] loads the
+//! library into them and afterwards tells what went fast. [`stage::Stage`] joins the two for real programs and checks
+//! that nothing is left behind; a [`broker::Broker`] is an `underpassd` of the test's own; a [`yard::Yard`] has both
+//! for an echo between users and containers, and [`upheaval`] what happens to the daemon meanwhile; [`terminal`] is
+//! what a program draws on; [`parity`] runs the C programs of `tests/parity` on the kernel and under Underpass.
 //!
 //! | Variable | Meaning |
 //! |---|---|

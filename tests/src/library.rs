@@ -67,7 +67,8 @@ impl Run {
         self.region.uncounted()
     }
 
-    /// Connections that went fast, counted at each accelerated end, and bytes on the fast path, of the processes called `name`.
+    /// Connections that went fast, counted at each accelerated end, and bytes on the fast path, of the processes called
+    /// `name`.
     pub fn fast(&self, name: Option<&str>) -> Fast {
         let chosen = |p: &&ProcessStats| name.is_none_or(|name| p.command.starts_with(name));
         self.processes().iter().filter(chosen).fold(Fast::default(), |sum, p| Fast {
@@ -76,7 +77,8 @@ impl Run {
         })
     }
 
-    /// Fails unless processes called `name` (all but the last letters of a long name suffice) moved bytes on the fast path.
+    /// Fails unless processes called `name` (all but the last letters of a long name suffice) moved bytes on the fast
+    /// path.
     pub fn assert_fast(&self, name: &str) {
         let fast = self.fast(Some(name));
         let moved = fast.connections > 0 && fast.bytes > 0;
@@ -138,8 +140,8 @@ pub fn path() -> &'static Path {
     })
 }
 
-/// A library that stands for another version of this one: its structures in shared memory are laid out in another way. Built
-/// once.
+/// A library that stands for another version of this one: its structures in shared memory are laid out in another way.
+/// Built once.
 pub fn other_version() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| build_apart("other-layout", "underpass_other_layout"))
@@ -157,7 +159,8 @@ fn build_apart(folder: &str, cfg: &str) -> PathBuf {
     folder.join("release/libunderpass.so")
 }
 
-/// A library whose connections all meet through a broker, also those that could without it: as the caller says, or built once.
+/// A library whose connections all meet through a broker, also those that could without it: as the caller says, or
+/// built once.
 pub fn always_brokered() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {

@@ -13,7 +13,8 @@ pub struct Mode {
     pub settings: &'static [(&'static str, &'static str)],
     /// How many messages go each way first; without them, the switch to the fast path falls into the scenario itself.
     pub warm: u32,
-    /// Connections find their other ends. If not, all of them are on kernel TCP for good as soon as they look for those.
+    /// Connections find their other ends. If not, all of them are on kernel TCP for good as soon as they look for
+    /// those.
     pub meets: bool,
 }
 

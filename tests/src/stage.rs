@@ -1,4 +1,5 @@
-//! A place for real programs: a folder, free ports, servers that end with the test, and a look at what they leave behind.
+//! A place for real programs: a folder, free ports, servers that end with the test, and a look at what they leave
+//! behind.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -20,8 +21,8 @@ use crate::{net, traces};
 /// A client that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Tests of real programs take turns: two servers with their clients are more than a small machine can carry. Where a test mostly
-/// waits, a few have their turn together.
+/// Tests of real programs take turns: two servers with their clients are more than a small machine can carry. Where a
+/// test mostly waits, a few have their turn together.
 const PLACES: u32 = 3;
 static TAKEN: Mutex<u32> = Mutex::new(0);
 static GIVEN_BACK: Condvar = Condvar::new();

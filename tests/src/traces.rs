@@ -5,8 +5,8 @@ use std::fs;
 
 use underpass_segment::sysv;
 
-/// Names in /dev/shm now, but for those of PostgreSQL and of semaphores (sem_overview(7)): they come and go with other programs on
-/// the machine, and Underpass opens no semaphore.
+/// Names in /dev/shm now, but for those of PostgreSQL and of semaphores (sem_overview(7)): they come and go with other
+/// programs on the machine, and Underpass opens no semaphore.
 pub fn shared_files() -> BTreeSet<String> {
     let entries = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -34,7 +34,8 @@ pub fn has_buffer_of(pid: u32) -> bool {
     table.lines().any(|line| column(line, 3) >= Some(LEAST) && column(line, 4) == Some(pid))
 }
 
-/// A number in a line of /proc/sysvipc/shm, whose columns are: key, id, permissions, size, creator's process number, ...
+/// A number in a line of /proc/sysvipc/shm, whose columns are: key, id, permissions, size, creator's process number,
+/// ...
 fn column(line: &str, index: usize) -> Option<u32> {
     line.split_whitespace().nth(index).and_then(|text| text.parse().ok())
 }

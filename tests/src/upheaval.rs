@@ -1,7 +1,8 @@
-//! Busy connections between users or containers, while the daemon that they meet through is killed, stopped and replaced.
+//! Busy connections between users or containers, while the daemon that they meet through is killed, stopped and
+//! replaced.
 //!
-//! Beside them the same programs do the same without Underpass. So what the machine is busy with delays both, and what is
-//! left is the library's.
+//! Beside them the same programs do the same without Underpass. So what the machine is busy with delays both, and what
+//! is left is the library's.
 
 use std::fmt;
 use std::fs::{self, File, Permissions};
@@ -128,7 +129,8 @@ impl fmt::Display for Outcome {
         )?;
         writeln!(
             out,
-            "  calls that must not wait: {} that did, for {} ms at most, and the longest took {} ms (kernel TCP: {}, {}, {})",
+            "  calls that must not wait: {} that did, for {} ms at most, and the longest took {} ms (kernel TCP: {}, \
+             {}, {})",
             underpass.slow,
             underpass.slowest_us / 1000,
             underpass.calls.longest(),
@@ -138,8 +140,8 @@ impl fmt::Display for Outcome {
         )?;
         write!(
             out,
-            "  exchanges of threads: the longest took {} ms (kernel TCP: {}), {} over {LONGER_MS} ms longer; {fast} of {} kept \
-             connections fast at the end, {expected} or more before; new ones met again after {} ms",
+            "  exchanges of threads: the longest took {} ms (kernel TCP: {}), {} over {LONGER_MS} ms longer; {fast} of \
+             {} kept connections fast at the end, {expected} or more before; new ones met again after {} ms",
             underpass.waits.longest(),
             kernel.waits.longest(),
             self.late(),

@@ -65,7 +65,8 @@ pub enum Verdict {
     /// |---|---|
     /// | 24..32 | number of the daemon |
     Here {
-        /// Another one each time that the daemon starts, not 0. It gives what it has given before again, and no other daemon does.
+        /// Another one each time that the daemon starts, not 0. It gives what it has given before again, and no other
+        /// daemon does.
         daemon: u64,
     },
 }

@@ -9,8 +9,8 @@ const KIND: u16 = 1;
 /// Octets of an [`Ask`].
 pub const LEN: usize = header::LEN + 24;
 
-/// Who is at the other end of the TCP connection whose socket comes with this record (SCM_RIGHTS, exactly one), and which
-/// memory may this process share with it?
+/// Who is at the other end of the TCP connection whose socket comes with this record (SCM_RIGHTS, exactly one), and
+/// which memory may this process share with it?
 ///
 /// | Octets | Field |
 /// |---|---|

@@ -8,9 +8,9 @@ const KIND: u16 = 2;
 /// Octets of a [`Knock`].
 pub const LEN: usize = header::LEN;
 
-/// Is the daemon at work? It answers [`Here`](crate::Verdict::Here). A socket in a packet that the daemon has not taken stays open
-/// though its program is killed, so the library hands one over only to a daemon that has just answered. A header alone, with
-/// nothing beside it.
+/// Is the daemon at work? It answers [`Here`](crate::Verdict::Here). A socket in a packet that the daemon has not taken
+/// stays open though its program is killed, so the library hands one over only to a daemon that has just answered. A
+/// header alone, with nothing beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Knock {
     /// Number by which the asking process knows the answer.

@@ -1,13 +1,13 @@
-//! The wire between the library in a program and `underpassd`, which says who is at the other end of a TCP connection and
-//! which memory the two ends may share. Both sides, without sockets or clocks.
+//! The wire between the library in a program and `underpassd`, which says who is at the other end of a TCP connection
+//! and which memory the two ends may share. Both sides, without sockets or clocks.
 //!
 //! The library connects to a Unix socket of type SOCK_SEQPACKET and sends an [`Ask`] for each connection, with the TCP
-//! socket itself beside it (SCM_RIGHTS, unix(7)). A [`Knock`] before it finds out whether the daemon is at work. The daemon sends an [`Answer`] as soon as it knows one; a
-//! [`Verdict::Met`] has the memory beside it, a sealed memfd. Asking again for the same socket is always allowed: the
-//! answer is the same as long as it holds.
+//! socket itself beside it (SCM_RIGHTS, unix(7)). A [`Knock`] before it finds out whether the daemon is at work. The
+//! daemon sends an [`Answer`] as soon as it knows one; a [`Verdict::Met`] has the memory beside it, a sealed memfd.
+//! Asking again for the same socket is always allowed: the answer is the same as long as it holds.
 //!
-//! Each packet is one record: a [`header`] and a body, all numbers little-endian. The length of a record follows from its
-//! kind. Parsing takes any octets and never panics; a record that parses is the only spelling of its meaning.
+//! Each packet is one record: a [`header`] and a body, all numbers little-endian. The length of a record follows from
+//! its kind. Parsing takes any octets and never panics; a record that parses is the only spelling of its meaning.
 //!
 //! The command sends an [`Inquiry`] for the administrator, and gets the daemon's [`State`].
 //!

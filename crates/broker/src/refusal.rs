@@ -34,7 +34,8 @@ macro_rules! refusals {
 refusals! {
     /// The policy does not let these two users share memory.
     Policy = 1, "policy",
-        "make both users members of the group that the policy names, or give them a rule; `underpass policy explain PID PID` says why";
+        "make both users members of the group that the policy names, or give them a rule; `underpass policy explain \
+         PID PID` says why";
     /// Nothing proves which socket is at the other end.
     Unproven = 2, "unproven",
         "let underpassd have CAP_BPF and CAP_NET_ADMIN, and connect after it has started; or use one network namespace";

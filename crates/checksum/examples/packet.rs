@@ -1,5 +1,5 @@
-//! Sums a packet: a UDP datagram over IPv4, by its sender, by a router and by its receiver. Then shows a change that the Internet
-//! checksum cannot find, and Fletcher's checksum does.
+//! Sums a packet: a UDP datagram over IPv4, by its sender, by a router and by its receiver. Then shows a change that
+//! the Internet checksum cannot find, and Fletcher's checksum does.
 //!
 //! `cargo run --package underpass-checksum --example packet`
 
@@ -10,7 +10,8 @@ use underpass_checksum::internet::Sum;
 /// Octets of the two headers.
 const IP: usize = 20;
 const UDP: usize = 8;
-/// Where the IP header has the time to live, which shares a 16-bit word with the protocol, and its checksum (RFC 791 §3.1).
+/// Where the IP header has the time to live, which shares a 16-bit word with the protocol, and its checksum (RFC 791
+/// §3.1).
 const TIME_TO_LIVE: usize = 8;
 const IP_CHECKSUM: usize = 10;
 /// Where the UDP header has its checksum (RFC 768), from the beginning of the packet.

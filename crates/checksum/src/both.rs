@@ -1,7 +1,7 @@
 //! The Internet checksum and Fletcher's in one pass: for a packet of the one protocol that carries one of the other.
 //!
-//! As 65,535 = 255 · 257, Fletcher's c0 is the Internet sum modulo 255. That saves the one pass nothing, which needs c0 before
-//! each block for c1; it is a check of both.
+//! As 65,535 = 255 · 257, Fletcher's c0 is the Internet sum modulo 255. That saves the one pass nothing, which needs c0
+//! before each block for c1; it is a check of both.
 
 use crate::variant::{self, Variant};
 use crate::vector::{Accumulator, Kind, Vector};

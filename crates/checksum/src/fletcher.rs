@@ -1,7 +1,8 @@
-//! Fletcher's checksum as ISO uses it: two sums modulo 255 over a PDU, and two octets in its header that bring both to zero.
+//! Fletcher's checksum as ISO uses it: two sums modulo 255 over a PDU, and two octets in its header that bring both to
+//! zero.
 //!
-//! The sums of a PDU that lies in pieces are those of its pieces, joined ([`Sums::then`]), so that user data can be summed
-//! where it is touched anyway and the header added later.
+//! The sums of a PDU that lies in pieces are those of its pieces, joined ([`Sums::then`]), so that user data can be
+//! summed where it is touched anyway and the header added later.
 //!
 //! ```
 //! use underpass_checksum::fletcher::{Sums, check_octets};
@@ -100,7 +101,8 @@ fn unreduced(octets: &[u8]) -> (u64, u64) {
     (c0, c1)
 }
 
-/// c1 = Σ (the weighted sum of each block) + `BLOCK` · Σ (c0 of all blocks before it): of those in earlier rows, and in its own.
+/// c1 = Σ (the weighted sum of each block) + `BLOCK` · Σ (c0 of all blocks before it): of those in earlier rows, and in
+/// its own.
 pub(crate) struct Weighted<V: Vector, const K: usize> {
     c0: [V::Lanes; K],
     before: V::Lanes,
@@ -155,8 +157,8 @@ impl Kind for Sums {
     }
 }
 
-/// The two octets that bring both sums of a PDU of `len` octets to zero, where `sums` are those of the PDU with zeros in their
-/// place, and the first of them is octet number `at`, counted from 1 (RFC 905 Annex B.3).
+/// The two octets that bring both sums of a PDU of `len` octets to zero, where `sums` are those of the PDU with zeros
+/// in their place, and the first of them is octet number `at`, counted from 1 (RFC 905 Annex B.3).
 ///
 /// An octet of value 0 is given as 255, which is the same residue: in CLNP a checksum of 0 means that there is none
 /// (RFC 994 §6.11).
@@ -169,8 +171,8 @@ pub fn check_octets(sums: Sums, len: usize, at: usize) -> [u8; 2] {
     octets(sums.c0.into(), sums.c1.into(), len - at)
 }
 
-/// Writes the check octets into the header of a PDU: at octet number `at`, counted from 1, where there are zeros. Behind the header
-/// follow `len` octets with the sums `behind`.
+/// Writes the check octets into the header of a PDU: at octet number `at`, counted from 1, where there are zeros.
+/// Behind the header follow `len` octets with the sums `behind`.
 ///
 /// # Panics
 /// If the header is longer than 255 octets or does not reach so far.

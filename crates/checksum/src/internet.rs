@@ -1,6 +1,7 @@
 //! The Internet checksum (RFC 1071): the ones' complement of the ones' complement sum of 16-bit words in network order.
 //!
-//! The sums of what lies in pieces are those of its pieces, joined ([`Sum::then`]): a pseudo-header, a header and user data.
+//! The sums of what lies in pieces are those of its pieces, joined ([`Sum::then`]): a pseudo-header, a header and user
+//! data.
 //!
 //! ```
 //! use underpass_checksum::internet::Sum;
@@ -68,8 +69,9 @@ impl Sum {
         Sum(fold(u64::from(self.0) + u64::from(next)))
     }
 
-    /// The sum once some octets that begin `at` octets behind the first have given way to as many others: `old` and `new` are
-    /// the sums of both (RFC 1624, equation 3). Never zero, as the RFC wants it, not even where only zeros are left.
+    /// The sum once some octets that begin `at` octets behind the first have given way to as many others: `old` and
+    /// `new` are the sums of both (RFC 1624, equation 3). Never zero, as the RFC wants it, not even where only zeros
+    /// are left.
     #[inline]
     #[must_use]
     pub fn replacing(self, old: Sum, new: Sum, at: usize) -> Sum {

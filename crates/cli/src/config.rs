@@ -30,7 +30,8 @@ fn text(settings: &Settings) -> String {
     let example = &settings.values[0];
     let (name, capitals) = (example.key.name, variable(example.key));
     format!(
-        "{}\n{file}\nTo change one: {name} = \"{1}\" in the file, {capitals}={1} in the environment, or --set {name}={1}.\n",
+        "{}\n{file}\nTo change one: {name} = \"{1}\" in the file, {capitals}={1} in the environment, or --set \
+         {name}={1}.\n",
         table(&rows, &[]),
         example.text,
     )

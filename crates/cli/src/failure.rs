@@ -14,8 +14,8 @@ pub enum Failure {
     WrongUse(Error),
     /// Everything else. The exit code is 1.
     Failed(Error),
-    /// Underpass itself failed, in a command whose exit code 1 says something of a program. The exit code is 125, as that of
-    /// env(1), nice(1) and timeout(1).
+    /// Underpass itself failed, in a command whose exit code 1 says something of a program. The exit code is 125, as
+    /// that of env(1), nice(1) and timeout(1).
     Broken(Error),
     /// The program that is to be run cannot be executed. The exit code is 126, as that of a shell.
     NotExecutable(Error),

@@ -32,16 +32,19 @@ pub const PRELOAD: &str = "LD_PRELOAD";
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     /// It is in none of its places.
-    #[error("cannot find {NAME}; it was looked for in\n{}\nbuild it (`cargo build --release`), put it in one of these places, or say where it is with {LIBRARY_VARIABLE}=PATH", list(.0))]
+    #[error("cannot find {NAME}; it was looked for in\n{}\nbuild it (`cargo build --release`), put it in one of these \
+             places, or say where it is with {LIBRARY_VARIABLE}=PATH", list(.0))]
     Nowhere(Vec<(PathBuf, io::Error)>),
     /// It cannot be found out where the command itself is.
     #[error(
-        "cannot tell where the command is, beside which {NAME} is looked for, since /proc/self/exe cannot be read ({0}); mount /proc, or say where the library is with {LIBRARY_VARIABLE}=PATH"
+        "cannot tell where the command is, beside which {NAME} is looked for, since /proc/self/exe cannot be read \
+         ({0}); mount /proc, or say where the library is with {LIBRARY_VARIABLE}=PATH"
     )]
     NoProc(io::Error),
     /// The file that was named cannot be used.
     #[error(
-        "cannot use the library {path}, which {LIBRARY_VARIABLE} names: {error}; without that variable {NAME} is looked for beside the command"
+        "cannot use the library {path}, which {LIBRARY_VARIABLE} names: {error}; without that variable {NAME} is \
+         looked for beside the command"
     )]
     Unusable {
         /// The file.
@@ -51,12 +54,14 @@ pub enum LibraryError {
     },
     /// The loader takes spaces and colons for the end of a path.
     #[error(
-        "the library's path {0:?} has a space or a colon, which {PRELOAD} cannot express; make a link to it without, and name that with {LIBRARY_VARIABLE}"
+        "the library's path {0:?} has a space or a colon, which {PRELOAD} cannot express; make a link to it without, \
+         and name that with {LIBRARY_VARIABLE}"
     )]
     Path(PathBuf),
     /// The library goes by its file's name.
     #[error(
-        "the library's file name {0:?} must have \"{MARK}\" in it and end in \"{ENDING}\": by that a program tells whether the one that it executes loads the library too; give the file such a name"
+        "the library's file name {0:?} must have \"{MARK}\" in it and end in \"{ENDING}\": by that a program tells \
+         whether the one that it executes loads the library too; give the file such a name"
     )]
     Name(PathBuf),
 }

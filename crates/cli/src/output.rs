@@ -50,7 +50,8 @@ pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     text
 }
 
-/// The text without the numbers that std puts behind the system's words, as in "No such file or directory (os error 2)".
+/// The text without the numbers that std puts behind the system's words, as in "No such file or directory (os error
+/// 2)".
 pub fn without_codes(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let first = parts.next().unwrap_or_default().to_string();

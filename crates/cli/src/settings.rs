@@ -117,8 +117,8 @@ impl From<SettingsError> for Failure {
 impl Settings {
     /// Puts together what the flags, the environment and one file say.
     ///
-    /// `file` is `--config`; without it the file is that of `UNDERPASS_CONFIG`, else the user's, else the system's, and the
-    /// last two may be missing. `flags` are the texts of `--set`.
+    /// `file` is `--config`; without it the file is that of `UNDERPASS_CONFIG`, else the user's, else the system's, and
+    /// the last two may be missing. `flags` are the texts of `--set`.
     pub fn gather(file: Option<&Path>, flags: &[String]) -> Result<Settings, SettingsError> {
         let values =
             KEYS.iter().map(|key| Setting { key, text: key.default.into(), origin: Origin::Default }).collect();

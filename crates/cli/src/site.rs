@@ -23,8 +23,8 @@ pub struct Site {
     pub local: Option<Local>,
 }
 
-/// The endpoints of the newest survey that can be measured between again, and why others cannot: those that `file` names, or those of
-/// `survey --local`.
+/// The endpoints of the newest survey that can be measured between again, and why others cannot: those that `file`
+/// names, or those of `survey --local`.
 ///
 /// # Errors
 /// The file cannot be used, is of no survey, or its endpoints are not all there as they were.

@@ -232,7 +232,8 @@ mod tests {
     use super::*;
     use underpass_lab::survey::record::{Metric, Percentiles};
 
-    /// Where the tool tells how single exchanges were distributed, that is shown, and where it does not there is no empty column.
+    /// Where the tool tells how single exchanges were distributed, that is shown, and where it does not there is no
+    /// empty column.
     #[test]
     fn percentiles_are_shown_where_there_are_any() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records/survey-2026-11-27.json");

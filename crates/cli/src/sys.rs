@@ -79,8 +79,8 @@ pub fn real_ids() -> (u32, u32) {
 
 /// Replaces this process by the program at `path`; returns only on failure.
 ///
-/// std's `CommandExt::exec` is not used because it empties the signal mask and resets SIGPIPE, both of which the program
-/// would have inherited from its real caller.
+/// std's `CommandExt::exec` is not used because it empties the signal mask and resets SIGPIPE, both of which the
+/// program would have inherited from its real caller.
 pub fn exec(path: &Path, arguments: &[&OsStr]) -> io::Error {
     let strings = || -> io::Result<(CString, Vec<CString>)> {
         let arguments = arguments.iter().map(|a| c_string(a.as_bytes())).collect::<io::Result<_>>()?;
@@ -100,8 +100,8 @@ pub fn exec(path: &Path, arguments: &[&OsStr]) -> io::Error {
 
 /// Answers `io_uring_setup` with ENOSYS in this process and all that come from it (seccomp(2)).
 ///
-/// A filter needs CAP_SYS_ADMIN or the no_new_privs bit; the bit is set only if `may_restrict` says so, because it takes
-/// the power from setuid programs that this one may start.
+/// A filter needs CAP_SYS_ADMIN or the no_new_privs bit; the bit is set only if `may_restrict` says so, because it
+/// takes the power from setuid programs that this one may start.
 ///
 /// # Errors
 /// What the kernel said; EACCES if the bit would have been needed.
@@ -438,8 +438,8 @@ pub fn die_of(signal: c_int) -> ! {
 
 /// Lets go of every descriptor that the program was given and this process has no use for.
 ///
-/// Standard input and output become /dev/null, so that the other end of a pipe sees the program close it; all others that
-/// outlive an exec are closed. Standard error stays, for the statistics. Our own descriptors are close-on-exec.
+/// Standard input and output become /dev/null, so that the other end of a pipe sees the program close it; all others
+/// that outlive an exec are closed. Standard error stays, for the statistics. Our own descriptors are close-on-exec.
 pub fn let_go_of_inherited_descriptors() {
     let Ok(listing) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers: Vec<RawFd> = listing.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
@@ -471,8 +471,8 @@ pub fn open_closed_standard_streams() -> io::Result<()> {
     }
 }
 
-/// The same file under a number above 2. One that was opened while a standard stream is closed has that stream's number,
-/// and would be taken for it.
+/// The same file under a number above 2. One that was opened while a standard stream is closed has that stream's
+/// number, and would be taken for it.
 pub fn clear_of_standard_streams(file: File) -> io::Result<File> {
     // SAFETY: duplicates a descriptor that `file` owns.
     let number = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) })?;

@@ -43,8 +43,8 @@ pub enum Proof {
 pub enum Useless {
     /// The daemon could prove no connection.
     #[error(
-        "nothing can be proven here: neither does a BPF program load, nor does the kernel answer questions about sockets \
-         (sock_diag); see the warnings above"
+        "nothing can be proven here: neither does a BPF program load, nor does the kernel answer questions about \
+         sockets (sock_diag); see the warnings above"
     )]
     NoEvidence,
     /// The daemon could give ends no shared memory.
@@ -66,7 +66,8 @@ impl Abilities {
         // Any socket of this process has it.
         let network = UnixDatagram::unbound().and_then(sys::network_namespace);
         if let Err(error) = &network {
-            warn!(%error, "network namespaces cannot be told apart (SO_NETNS_COOKIE of Linux 5.14): rules that name one allow nobody");
+            warn!(%error, "network namespaces cannot be told apart (SO_NETNS_COOKIE of Linux 5.14): rules that name \
+                           one allow nobody");
         }
         let descriptors = raise_descriptors();
         if descriptors < MANY_DESCRIPTORS {
@@ -99,11 +100,13 @@ fn sequence_numbers(proof: &Proof) -> Option<Numbers> {
     };
     match Numbers::attach(cgroup) {
         Ok(numbers) => {
-            info!(cgroup = %cgroup.display(), "connections that begin from now on are proven by their sequence numbers");
+            info!(cgroup = %cgroup.display(), "connections that begin from now on are proven by their sequence \
+                                               numbers");
             Some(numbers)
         }
         Err(error) => {
-            warn!(%error, cgroup = %cgroup.display(), "no BPF program (CAP_BPF and CAP_NET_ADMIN are needed): {REMEDY}");
+            warn!(%error, cgroup = %cgroup.display(), "no BPF program (CAP_BPF and CAP_NET_ADMIN are needed): \
+                                                       {REMEDY}");
             None
         }
     }
@@ -112,8 +115,8 @@ fn sequence_numbers(proof: &Proof) -> Option<Numbers> {
 fn addresses() -> Option<Addresses> {
     let addresses = Addresses::open();
     if let Err(error) = &addresses {
-        warn!(%error, "the kernel does not answer questions about sockets (sock_diag, SO_NETNS_COOKIE of Linux 5.14): connections \
-                       that are older than the daemon are not proven");
+        warn!(%error, "the kernel does not answer questions about sockets (sock_diag, SO_NETNS_COOKIE of Linux 5.14): \
+                       connections that are older than the daemon are not proven");
     }
     addresses.ok()
 }
@@ -121,7 +124,8 @@ fn addresses() -> Option<Addresses> {
 fn has_peer_pidfd() -> bool {
     let tried = UnixStream::pair().and_then(|(one, _other)| sys::peer_process(&one));
     if let Err(error) = &tried {
-        warn!(%error, "a process that asks is known by its number alone (SO_PEERPIDFD of Linux 6.5), which may be another's by then");
+        warn!(%error, "a process that asks is known by its number alone (SO_PEERPIDFD of Linux 6.5), which may be \
+                       another's by then");
     }
     tried.is_ok()
 }

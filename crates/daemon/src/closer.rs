@@ -1,9 +1,9 @@
 //! Lets go of clients' connections in which packets may lie unread.
 //!
-//! The kernel closes the sockets in such packets with the connection. If one of them lingers (SO_LINGER, socket(7)), that
-//! takes as long as the client likes, except in a process that exits. So a process of the daemon's own gets the
-//! connections, hands them to a child, and the child exits. It is forked before any client comes, so that it has nothing
-//! else of them: the daemon itself may hold a file whose close waits for another program.
+//! The kernel closes the sockets in such packets with the connection. If one of them lingers (SO_LINGER, socket(7)),
+//! that takes as long as the client likes, except in a process that exits. So a process of the daemon's own gets the
+//! connections, hands them to a child, and the child exits. It is forked before any client comes, so that it has
+//! nothing else of them: the daemon itself may hold a file whose close waits for another program.
 #![allow(unsafe_code, reason = "forks")]
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,8 +1,8 @@
 //! What the kernel says of a socket that a client has handed over. The client may have handed over anything.
 //!
 //! Any of these calls may wait for as long as the client likes: another thread of it may be inside a call on the socket
-//! that waits for its memory (userfaultfd). So may the close of a descriptor: of a socket that lingers, or of a file whose
-//! file system is a program. [`crate::lanes`] keeps that from everybody else.
+//! that waits for its memory (userfaultfd). So may the close of a descriptor: of a socket that lingers, or of a file
+//! whose file system is a program. [`crate::lanes`] keeps that from everybody else.
 
 use crate::sys;
 use rustix::fd::BorrowedFd;

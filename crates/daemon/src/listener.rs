@@ -25,7 +25,8 @@ pub enum ListenError {
     NoSocket(PathBuf),
     /// The service manager hands over something else than one socket that listens.
     #[error(
-        "the service manager has handed over {0}; underpassd needs one socket: ListenSequentialPacket= in underpassd.socket, once"
+        "the service manager has handed over {0}; underpassd needs one socket: ListenSequentialPacket= in \
+         underpassd.socket, once"
     )]
     Handed(String),
     /// What the kernel says.
@@ -50,7 +51,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`, in place of a daemon that was killed. Every user may connect: the policy decides what comes of that.
+    /// Listens at `path`, in place of a daemon that was killed. Every user may connect: the policy decides what comes
+    /// of that.
     ///
     /// # Errors
     /// See [`ListenError`].

@@ -1,10 +1,12 @@
-//! `underpassd`: tells the ends of TCP connections on one host who is at the other end, and which memory they may share, where
-//! they cannot tell themselves: because they are of different users, or in different namespaces. It carries no bytes.
+//! `underpassd`: tells the ends of TCP connections on one host who is at the other end, and which memory they may
+//! share, where they cannot tell themselves: because they are of different users, or in different namespaces. It
+//! carries no bytes.
 //!
-//! [`server`] is the loop. A client's packet is taken by [`lanes`] ([`packet`], [`facts`]), whatever it is, and its connection
-//! is closed by the [`closer`]. [`exchange`] decides who meets whom, by what the kernel attests ([`evidence`],
-//! [`process`]) and what the administrator allows ([`policy`], [`limits`]), and gives out [`memory`]. [`abilities`] are what this system lets it do. The wire is the crate
-//! `underpass-broker`, the policy itself the crate `underpass-policy`.
+//! [`server`] is the loop. A client's packet is taken by [`lanes`] ([`packet`], [`facts`]), whatever it is, and its
+//! connection is closed by the [`closer`]. [`exchange`] decides who meets whom, by what the kernel attests
+//! ([`evidence`], [`process`]) and what the administrator allows ([`policy`], [`limits`]), and gives out [`memory`].
+//! [`abilities`] are what this system lets it do. The wire is the crate `underpass-broker`, the policy itself the crate
+//! `underpass-policy`.
 
 mod abilities;
 mod closer;

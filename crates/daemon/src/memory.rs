@@ -4,8 +4,8 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::io;
 
-/// Memory of `bytes` bytes, all zero, sealed against shrinking (a program that has it mapped would be killed), growing and
-/// further seals (one against writing would stop both ends).
+/// Memory of `bytes` bytes, all zero, sealed against shrinking (a program that has it mapped would be killed), growing
+/// and further seals (one against writing would stop both ends).
 ///
 /// # Errors
 /// What the kernel says: EMFILE, ENFILE, ENOMEM.

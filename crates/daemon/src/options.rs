@@ -23,8 +23,8 @@ use std::path::PathBuf;
   systemctl enable --now underpassd.service
   systemctl reload underpassd
 
-Exit code: 0 when a signal ended it, or the policy is in order; 1 if it cannot start, or the policy is wrong; 2 for a mistake \
-in options."
+Exit code: 0 when a signal ended it, or the policy is in order; 1 if it cannot start, or the policy is wrong; 2 for a \
+mistake in options."
 )]
 pub struct Options {
     /// Stay in the foreground and log to standard error; a service manager puts it in the background
@@ -35,8 +35,8 @@ pub struct Options {
     #[arg(long)]
     pub check: bool,
 
-    /// The policy, in place of /etc/underpass/policy.toml, which may be missing: the same user, and members of the group
-    /// underpass
+    /// The policy, in place of /etc/underpass/policy.toml, which may be missing: the same user, and members of the
+    /// group underpass
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
 

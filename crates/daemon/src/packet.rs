@@ -8,8 +8,8 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use underpass_broker::{Ask, Inquiry, Knock, Refusal, WireError, ask, header};
 
-/// Most descriptors that a packet brings (SCM_MAX_FD, unix(7)). There is room for all of them, because the kernel closes what
-/// finds no room, and that may wait.
+/// Most descriptors that a packet brings (SCM_MAX_FD, unix(7)). There is room for all of them, because the kernel
+/// closes what finds no room, and that may wait.
 const MOST_DESCRIPTORS: usize = 253;
 
 /// What a client has sent.
@@ -62,8 +62,8 @@ impl Fault {
 }
 
 impl Packet {
-    /// Takes one packet, asks the kernel what came with it, and closes that. May wait for as long as the client likes: see
-    /// [`crate::facts`].
+    /// Takes one packet, asks the kernel what came with it, and closes that. May wait for as long as the client likes:
+    /// see [`crate::facts`].
     ///
     /// # Errors
     /// What recvmsg(2) says; EMFILE where not all descriptors could be taken.

@@ -39,8 +39,9 @@ pub enum LoadError {
 }
 
 impl Source {
-    /// The policy, and the file that it stands in. May wait, where the system asks a server for users and groups. A usual file
-    /// that was there once has to be there from then on: the default must not take the place of what it denies.
+    /// The policy, and the file that it stands in. May wait, where the system asks a server for users and groups. A
+    /// usual file that was there once has to be there from then on: the default must not take the place of what it
+    /// denies.
     ///
     /// # Errors
     /// See [`LoadError`].

@@ -22,7 +22,8 @@ impl Process {
     /// The process that has connected this Unix socket; with its control group, if that is asked for.
     ///
     /// # Errors
-    /// ESRCH for a process that has ended, or that the daemon's PID namespace does not see; otherwise what the kernel says.
+    /// ESRCH for a process that has ended, or that the daemon's PID namespace does not see; otherwise what the kernel
+    /// says.
     pub fn at(socket: impl AsFd, with_cgroup: bool) -> io::Result<Process> {
         let [pid, uid, gid] = sys::peer_credentials(&socket)?;
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);

@@ -82,8 +82,8 @@ pub fn tcp_state(socket: impl AsFd) -> io::Result<u8> {
     Ok(value[0])
 }
 
-/// The sockets that a service manager has handed over (sd_listen_fds(3)); none where there is no such one. For the first call
-/// alone.
+/// The sockets that a service manager has handed over (sd_listen_fds(3)); none where there is no such one. For the
+/// first call alone.
 ///
 /// # Errors
 /// What LISTEN_FDS names is not there.

@@ -1,5 +1,6 @@
-//! Two hosts, a transport connection (X.224, class 4) between them, and a link that loses packets: every message arrives all the
-//! same, once and in order. The engine has no clock of its own, so the time is a number that this program counts up.
+//! Two hosts, a transport connection (X.224, class 4) between them, and a link that loses packets: every message
+//! arrives all the same, once and in order. The engine has no clock of its own, so the time is a number that this
+//! program counts up.
 //!
 //! `cargo run --package underpass-engine --example connection`
 
@@ -14,7 +15,8 @@ use underpass_link::arena::{Arena, Buffer, Geometry};
 use underpass_link::faults::{Faults, Odds};
 use underpass_link::loopback::Loopback;
 
-/// Packet memory: as many frames as two hosts need for what is under way, with room for all headers in front of the data.
+/// Packet memory: as many frames as two hosts need for what is under way, with room for all headers in front of the
+/// data.
 const GEOMETRY: Geometry = Geometry { frames: 256, frame_size: 2048, headroom: 128 };
 /// Longest packet of the link, in octets.
 const MTU: usize = 1500;
@@ -95,8 +97,8 @@ fn main() {
     println!("the link has lost {} packets on the way there and {} on the way back", lost[1], lost[0]);
 }
 
-/// The layers of a host, the lowest first, and its name for the other host. Of its buffers the first are the transport layer's, the
-/// second what its link copies into.
+/// The layers of a host, the lowest first, and its name for the other host. Of its buffers the first are the transport
+/// layer's, the second what its link copies into.
 fn host(link: Loopback, arena: &Arena, [pool, frames]: [Vec<Buffer>; 2], own: Mac, other: Mac) -> (Host, Peer) {
     let mut network = Inactive::new(arena.clone(), own);
     let peer = network.peer(other);

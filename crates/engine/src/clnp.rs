@@ -1,8 +1,8 @@
-//! Network by the full connectionless protocol (ISO 8473): addresses of 20 octets, of which a host may have many, lifetime,
-//! segmentation and reassembly, error reports. For end systems on one link: nothing is forwarded.
+//! Network by the full connectionless protocol (ISO 8473): addresses of 20 octets, of which a host may have many,
+//! lifetime, segmentation and reassembly, error reports. For end systems on one link: nothing is forwarded.
 //!
-//! A [`Peer`] is a pair of addresses, one of this host's and one of another's, so that each pair has references of its own. What
-//! is too long for the link is copied into segments; what fits is not copied.
+//! A [`Peer`] is a pair of addresses, one of this host's and one of another's, so that each pair has references of its
+//! own. What is too long for the link is copied into segments; what fits is not copied.
 
 mod reassembly;
 
@@ -168,7 +168,8 @@ impl Internet {
         let data = arena.octets(buffer);
         let first = Segment { identifier: 0, offset: 0, total: 0, more: true };
         let header_len = Clnp::Full(Header { segment: Some(first), ..whole }).header_len();
-        // Parts but the last are multiples of 8, and each lies in one frame, which may have room for less than the link.
+        // Parts but the last are multiples of 8, and each lies in one frame, which may have room for less than the
+        // link.
         let most = self.mtu.saturating_sub(header_len).min(self.room()) / 8 * 8;
         let total = u16::try_from(header_len + data.len());
         let (Ok(total), true) = (total, most > 0 && data.len().div_ceil(most.max(1)) <= self.pool.len()) else {

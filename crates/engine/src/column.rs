@@ -11,8 +11,8 @@ pub(crate) const ROOM: usize = 1024;
 
 /// Layers that stand on each other, with both ends open.
 ///
-/// A wave takes all that a layer has to say at once, so that a batch from below goes through a layer's code before the next
-/// layer's code is fetched.
+/// A wave takes all that a layer has to say at once, so that a batch from below goes through a layer's code before the
+/// next layer's code is fetched.
 pub struct Column {
     /// The lowest first; there is one at least.
     layers: Vec<Box<dyn Layer>>,
@@ -36,7 +36,8 @@ impl Column {
         &self.layers
     }
 
-    /// The lowest layer of this kind, to be asked or told something that no primitive says: of a network, to take another peer.
+    /// The lowest layer of this kind, to be asked or told something that no primitive says: of a network, to take
+    /// another peer.
     pub fn layer<T: Layer>(&mut self) -> Option<&mut T> {
         self.layers.iter_mut().find_map(|layer| {
             let layer: &mut dyn Any = &mut **layer;

@@ -54,7 +54,8 @@ impl Convergence {
         Convergence { ways: Vec::new(), connections: Vec::new(), idle, look: None, unfit: 0 }
     }
 
-    /// NSDUs that were too long for the connection below, came in pieces, or were too many while there was no connection.
+    /// NSDUs that were too long for the connection below, came in pieces, or were too many while there was no
+    /// connection.
     pub fn unfit(&self) -> u64 {
         self.unfit
     }

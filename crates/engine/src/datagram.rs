@@ -1,5 +1,5 @@
-//! Network over IP: each packet is a UDP datagram between two sockets' addresses, behind CLNP's inactive subset, as over a link
-//! whose packets begin with the headers of IP and UDP.
+//! Network over IP: each packet is a UDP datagram between two sockets' addresses, behind CLNP's inactive subset, as
+//! over a link whose packets begin with the headers of IP and UDP.
 
 use crate::layer::{Layer, Outbox, no_packet};
 use crate::service::{Fate, Indication, Peer, Request, Time};

@@ -1,8 +1,8 @@
 //! What every layer does, and how layers are run.
 //!
-//! A layer is called with one primitive, or with nothing but the time, and says what it has to say to both neighbours into an
-//! [`Outbox`]. The order of calls is free but for this: [`Layer::settle`] follows any number of primitives, before the caller
-//! waits for anything.
+//! A layer is called with one primitive, or with nothing but the time, and says what it has to say to both neighbours
+//! into an [`Outbox`]. The order of calls is free but for this: [`Layer::settle`] follows any number of primitives,
+//! before the caller waits for anything.
 
 use crate::service::{Fate, Indication, Request, Time};
 use std::any::Any;

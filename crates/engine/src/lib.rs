@@ -1,6 +1,7 @@
 //! Protocol engine: ISO transport (X.224) over links that lose or do not, in layers that stack.
 //!
-//! Sans-I/O: octets, primitives and time are arguments. No layer knows a socket, a clock, a thread or an operating system.
+//! Sans-I/O: octets, primitives and time are arguments. No layer knows a socket, a clock, a thread or an operating
+//! system.
 //!
 //! [`wire`] holds the formats of what goes over a link, [`layer`] what every layer does. Layers are run by a [`stack`]
 //! in line, or by [`threads`], which run the workers of a [`pipeline`].

@@ -1,9 +1,10 @@
-//! Layers in parallel: each worker has some of them, and queues to the workers above and below; the lowest has the link.
+//! Layers in parallel: each worker has some of them, and queues to the workers above and below; the lowest has the
+//! link.
 //!
-//! A worker belongs to one thread at a time, and nothing is shared but the queues: what passes is primitives, which own what they
-//! carry. [`crate::threads`] runs each worker in a thread of its own. What a worker does depends on what its queues hold when it
-//! looks at them, and on nothing else: workers that take turns in one thread do what a [`crate::stack::Stack`] of the
-//! same layers does.
+//! A worker belongs to one thread at a time, and nothing is shared but the queues: what passes is primitives, which own
+//! what they carry. [`crate::threads`] runs each worker in a thread of its own. What a worker does depends on what its
+//! queues hold when it looks at them, and on nothing else: workers that take turns in one thread do what a
+//! [`crate::stack::Stack`] of the same layers does.
 
 use crate::column::{Column, ROOM};
 use crate::layer::Layer;
@@ -52,7 +53,8 @@ struct Above {
     indications: Sender<Indication>,
 }
 
-/// The user's end of the uppermost worker's queues. Where the user is a layer itself, the uppermost one, nothing passes here.
+/// The user's end of the uppermost worker's queues. Where the user is a layer itself, the uppermost one, nothing passes
+/// here.
 pub struct User {
     requests: Sender<Request>,
     indications: Receiver<Indication>,
@@ -170,7 +172,8 @@ impl Worker {
         taken
     }
 
-    /// A turn's second part: a wave up, of what has come from the worker below and what the layers have to say to each other.
+    /// A turn's second part: a wave up, of what has come from the worker below and what the layers have to say to each
+    /// other.
     pub fn rise(&mut self, now: Time) -> bool {
         let mut any = self.take_indications(usize::MAX, now) > 0;
         any |= self.column.rise(now) || !self.column.up().is_empty();

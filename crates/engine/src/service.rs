@@ -1,14 +1,14 @@
 //! What layers say to each other: service primitives (X.210, X.214; X.213 below transport).
 //!
-//! A layer is the *provider* of a service to the layer above, its *user*. Requests and responses go down, indications and confirms
-//! go up. The names are those of the transport service; between transport and network the same ones are read with an N in place
-//! of the T, so that transport can stand on transport.
+//! A layer is the *provider* of a service to the layer above, its *user*. Requests and responses go down, indications
+//! and confirms go up. The names are those of the transport service; between transport and network the same ones are
+//! read with an N in place of the T, so that transport can stand on transport.
 //!
 //! Buffers change hands with the primitives:
-//! - Down, a buffer is *lent*: it comes back in [`Indication::Complete`] when the provider does not need it any more, which in
-//!   transport is when it was sent *and* acknowledged.
-//! - Up, a buffer is *given*: the user hands it back with [`Request::Return`] when it has read it. How many a user keeps is what
-//!   flow control goes by.
+//! - Down, a buffer is *lent*: it comes back in [`Indication::Complete`] when the provider does not need it any more,
+//!   which in transport is when it was sent *and* acknowledged.
+//! - Up, a buffer is *given*: the user hands it back with [`Request::Return`] when it has read it. How many a user
+//!   keeps is what flow control goes by.
 
 use crate::wire::tpdu::Reason;
 use underpass_link::arena::Buffer;
@@ -32,8 +32,8 @@ impl Time {
     }
 }
 
-/// Connection endpoint identifier (TCEP, NCEP): which connection at a boundary. The provider chooses it, and no other connection
-/// has it before the user has had time to hear that the one before is gone.
+/// Connection endpoint identifier (TCEP, NCEP): which connection at a boundary. The provider chooses it, and no other
+/// connection has it before the user has had time to hear that the one before is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cep(pub u32);
 
@@ -64,7 +64,8 @@ pub enum Request {
     Data {
         /// On which connection.
         cep: Cep,
-        /// At most as many octets as the connection's confirm or indication said; none only where it ends a TSDU that has begun.
+        /// At most as many octets as the connection's confirm or indication said; none only where it ends a TSDU that
+        /// has begun.
         buffer: Buffer,
         /// Whether the TSDU ends with it.
         end: bool,

@@ -52,7 +52,8 @@ impl<L: Link> Stack<L> {
         &mut self.link
     }
 
-    /// The lowest layer of this kind, to be asked or told something that no primitive says: of a network, to take another peer.
+    /// The lowest layer of this kind, to be asked or told something that no primitive says: of a network, to take
+    /// another peer.
     pub fn layer<T: Layer>(&mut self) -> Option<&mut T> {
         self.column.layer()
     }
@@ -69,7 +70,8 @@ impl<L: Link> Stack<L> {
         own
     }
 
-    /// Ends it: the layers, which keep their connections, the buffers of the link, and those of packets that it had not taken.
+    /// Ends it: the layers, which keep their connections, the buffers of the link, and those of packets that it had not
+    /// taken.
     pub fn close(self) -> (Vec<Box<dyn Layer>>, Returned) {
         let mut returned = Box::new(self.link).close();
         returned.lent.extend(self.packets);
@@ -112,8 +114,8 @@ impl<L: Link> Stack<L> {
 
     /// Takes what has come over the link and what has run out; whether there was anything.
     ///
-    /// What has come goes up before timers run out, since it may be what they wait for: a host that was kept from running finds
-    /// its timers over and the acknowledgements in the link.
+    /// What has come goes up before timers run out, since it may be what they wait for: a host that was kept from
+    /// running finds its timers over and the acknowledgements in the link.
     pub fn poll(&mut self, now: Time) -> bool {
         let taken = take(&mut self.link, &mut self.buffers, self.batch, |it| self.column.indication(it, now));
         let mut any = taken.any;
@@ -168,8 +170,9 @@ pub(crate) struct Taken {
     pub in_pieces: u64,
 }
 
-/// Tells `say` what a link has to say: buffers that it does not need any more, and at most `most` packets. A packet in pieces is
-/// thrown away: no layer knows of any, and a piece by itself would pass for the whole. `buffers` is empty before and after.
+/// Tells `say` what a link has to say: buffers that it does not need any more, and at most `most` packets. A packet in
+/// pieces is thrown away: no layer knows of any, and a piece by itself would pass for the whole. `buffers` is empty
+/// before and after.
 pub(crate) fn take(
     link: &mut (impl Link + ?Sized),
     buffers: &mut Vec<Buffer>,
@@ -216,13 +219,15 @@ pub(crate) fn give(
     }
 }
 
-/// Octets by which a TPDU has to be longer than one that it carries: what size goes by in X.224, and more than a header.
+/// Octets by which a TPDU has to be longer than one that it carries: what size goes by in X.224, and more than a
+/// header.
 const STEP: u32 = 128;
 /// What layer number `level` of `layers` is configured with, counted from the lowest, where the uppermost has `top`.
 ///
 /// - A TPDU of a layer has room for one of the layer above.
-/// - A layer takes more at a time than the one above, or a user that reads nothing would keep its own acknowledgements out. It is
-///   not much more: a layer acknowledges at half of what it takes, and buffers are lent until all layers have.
+/// - A layer takes more at a time than the one above, or a user that reads nothing would keep its own acknowledgements
+///   out. It is not much more: a layer acknowledges at half of what it takes, and buffers are lent until all layers
+///   have.
 /// - Upper layers have longer timeouts, because the layer below may be about to repair what is late.
 /// - Only the lowest layer controls the network's congestion.
 pub fn config(top: Config, level: usize, layers: usize) -> Config {

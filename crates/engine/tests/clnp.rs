@@ -1,5 +1,5 @@
-//! The full connectionless protocol between two hosts on one link: what is long goes in parts, which come in any order, twice or
-//! not at all; what comes may be anything.
+//! The full connectionless protocol between two hosts on one link: what is long goes in parts, which come in any order,
+//! twice or not at all; what comes may be anything.
 
 use underpass_engine::clnp::Internet;
 use underpass_engine::layer::{Layer, Outbox};
@@ -162,7 +162,8 @@ fn what_is_sent_comes_whole_or_not_at_all() {
     assert_eq!(b.internet.due(), None);
 }
 
-/// A packet that is longer than a frame's room, since headers were pushed in front of it, at a link that carries almost as much.
+/// A packet that is longer than a frame's room, since headers were pushed in front of it, at a link that carries almost
+/// as much.
 #[test]
 fn parts_fit_into_frames() {
     const HEADERS: usize = 60;
@@ -257,7 +258,8 @@ fn discarded_packets_are_reported_to_senders_that_ask_for_it() {
     }
 }
 
-/// Each lost part leaves a packet that is never whole: the newest one comes all the same, and those before it are given up.
+/// Each lost part leaves a packet that is never whole: the newest one comes all the same, and those before it are given
+/// up.
 #[test]
 fn packets_that_lost_a_part_keep_no_other_out() {
     let mut random = fastrand::Rng::with_seed(1);

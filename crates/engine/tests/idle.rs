@@ -1,4 +1,5 @@
-//! A million connections that are open and idle: what each costs in memory, counted by the allocator, and that each is found.
+//! A million connections that are open and idle: what each costs in memory, counted by the allocator, and that each is
+//! found.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

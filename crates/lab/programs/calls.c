@@ -1,5 +1,5 @@
-// Calls: what read and write of one byte cost on descriptors that are no sockets. Prints nanoseconds per call, the median
-// of --count batches.
+// Calls: what read and write of one byte cost on descriptors that are no sockets. Prints nanoseconds per call, the
+// median of --count batches.
 #include "common.h"
 
 enum { BATCH = 20000 };

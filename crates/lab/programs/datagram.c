@@ -1,7 +1,7 @@
-// Datagrams: the client sends messages of --size bytes over UDP to the server in another network namespace for --seconds. With
-// --port the client. A system call carries --count messages: by send and recv if that is 1, else by sendmmsg and recvmmsg, or
-// with --gso as segments of one large datagram. The server checks every message and says how many came in what time; a number
-// that comes twice, or late, is an error.
+// Datagrams: the client sends messages of --size bytes over UDP to the server in another network namespace for
+// --seconds. With --port the client. A system call carries --count messages: by send and recv if that is 1, else by
+// sendmmsg and recvmmsg, or with --gso as segments of one large datagram. The server checks every message and says how
+// many came in what time; a number that comes twice, or late, is an error.
 #include "common.h"
 #include <netinet/udp.h>
 

@@ -1,6 +1,6 @@
 // Idle: --count connections that have exchanged a dozen messages each, or --warm-up ones more in groups of 64, and then
-// rest for --seconds, all of them in an epoll set at both ends. With --port the client, which prints for both processes what
-// the rest cost in processor time and what the connections hold in memory.
+// rest for --seconds, all of them in an epoll set at both ends. With --port the client, which prints for both processes
+// what the rest cost in processor time and what the connections hold in memory.
 #include "common.h"
 
 enum { ROUNDS = 12, GROUP = 64, EVENTS = 1024 };

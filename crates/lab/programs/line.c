@@ -1,7 +1,7 @@
-// Baseline: a bare cache line's round trip between two processors. Two processes take turns on one line of shared memory;
-// timed as in pingpong.c, so that the clock's own cost is in both. With a --size above 1 each turn copies so many bytes
-// in and out beside the line: what a ping-pong through shared memory cannot be faster than without its own protocol.
-// The copies hand their lines over and ask for the next ones as the ring does (segment's ring.rs).
+// Baseline: a bare cache line's round trip between two processors. Two processes take turns on one line of shared
+// memory; timed as in pingpong.c, so that the clock's own cost is in both. With a --size above 1 each turn copies so
+// many bytes in and out beside the line: what a ping-pong through shared memory cannot be faster than without its own
+// protocol. The copies hand their lines over and ask for the next ones as the ring does (segment's ring.rs).
 #include "common.h"
 #include <stdatomic.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-// Meet: --count connections one after another, each of which carries some messages of 64 B there and back. With --port the
-// client, which prints how long each round trip of each connection took, and all of them together; else the server.
+// Meet: --count connections one after another, each of which carries some messages of 64 B there and back. With --port
+// the client, which prints how long each round trip of each connection took, and all of them together; else the server.
 #include "common.h"
 
 enum { ROUNDS = 128, SIZE = 64 };

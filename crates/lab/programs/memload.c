@@ -1,5 +1,6 @@
 // A memcached client that keeps --count connections busy with one request each: nine gets to one set, over the text
-// protocol, from one epoll loop. Every answer is compared with what must come, byte for byte. Prints requests per second.
+// protocol, from one epoll loop. Every answer is compared with what must come, byte for byte. Prints requests per
+// second.
 #include "common.h"
 
 enum { KEYS = 1000, VALUE = 100, SET_EVERY = 10, EVENTS = 256, ROOM = 256 };

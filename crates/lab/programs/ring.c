@@ -1,5 +1,5 @@
-// Baseline: a bare ring in shared memory between two processes, one copy in and one copy out, no sockets and no sleeping.
-// Written, read, checked and timed as in stream.c.
+// Baseline: a bare ring in shared memory between two processes, one copy in and one copy out, no sockets and no
+// sleeping. Written, read, checked and timed as in stream.c.
 #include "common.h"
 #include <stdatomic.h>
 #include <sys/mman.h>

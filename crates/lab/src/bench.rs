@@ -149,8 +149,8 @@ impl Lab {
         finish(Command::new(self.programs.path(program)?).args(arguments), LIMIT)
     }
 
-    /// A server and a client of one helper program, pinned to the processors of `pair` if there is one, both to their end:
-    /// what the client printed.
+    /// A server and a client of one helper program, pinned to the processors of `pair` if there is one, both to their
+    /// end: what the client printed.
     ///
     /// # Errors
     /// Either of them cannot be started, fails, finds a wrong byte, or hangs.

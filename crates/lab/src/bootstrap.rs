@@ -1,8 +1,9 @@
-//! How sure a median is: intervals by the bootstrap (B. Efron, "Bootstrap methods: another look at the jackknife", 1979).
+//! How sure a median is: intervals by the bootstrap (B. Efron, "Bootstrap methods: another look at the jackknife",
+//! 1979).
 //!
-//! Samples are drawn anew from the samples, with repetition, and the median is taken each time. The interval is the middle
-//! 95 % of these medians (the percentile method). Of five samples it spans nearly all of them: it is honest, not narrow.
-//! The draws come from a fixed seed, so that the same samples always have the same interval.
+//! Samples are drawn anew from the samples, with repetition, and the median is taken each time. The interval is the
+//! middle 95 % of these medians (the percentile method). Of five samples it spans nearly all of them: it is honest, not
+//! narrow. The draws come from a fixed seed, so that the same samples always have the same interval.
 
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
@@ -42,8 +43,8 @@ pub fn of(rng: &mut Rng, mut statistic: impl FnMut(&mut Rng) -> Option<f64>) -> 
     middle((0..DRAWS).map(|_| statistic(rng)).collect::<Option<_>>()?)
 }
 
-/// The interval of the median of `over` divided by the median of `under`; `None` if either has fewer than two samples or a
-/// median of 0 is divided by.
+/// The interval of the median of `over` divided by the median of `under`; `None` if either has fewer than two samples
+/// or a median of 0 is divided by.
 pub fn of_ratio(over: &[f64], under: &[f64]) -> Option<Interval> {
     (over.len() > 1 && under.len() > 1).then(|| middle(ratios(over, under)))?
 }
@@ -78,8 +79,8 @@ pub fn middle(mut values: Vec<f64>) -> Option<Interval> {
     Some(Interval { low: quantile(&values, rest)?, high: quantile(&values, 1.0 - rest)? })
 }
 
-/// The value below which this share of sorted values lies, between two of them on a straight line (R. Hyndman and Y. Fan,
-/// "Sample quantiles in statistical packages", 1996, definition 7); `None` of none.
+/// The value below which this share of sorted values lies, between two of them on a straight line (R. Hyndman and Y.
+/// Fan, "Sample quantiles in statistical packages", 1996, definition 7); `None` of none.
 pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let at = share.clamp(0.0, 1.0) * last as f64;
@@ -138,8 +139,8 @@ mod tests {
         assert_eq!(of_median(&[24.9, 25.3, 24.1, 26.8, 25.0]), Some(Interval { low: 24.1, high: 26.8 }));
     }
 
-    /// `scipy.stats.bootstrap((TEN,), numpy.median, n_resamples=200000, method='percentile')`, and the same of the ratio of
-    /// medians. Ours has two thousand draws, and medians of few samples come in steps, hence 2 %.
+    /// `scipy.stats.bootstrap((TEN,), numpy.median, n_resamples=200000, method='percentile')`, and the same of the
+    /// ratio of medians. Ours has two thousand draws, and medians of few samples come in steps, hence 2 %.
     #[test]
     fn intervals_are_those_of_scipy() {
         let interval = of_median(&TEN).unwrap();

@@ -30,7 +30,8 @@ impl Side {
 
 /// The library cannot be loaded.
 #[derive(Debug, thiserror::Error)]
-#[error("no library at {} ({source}): build it (cargo build --release) or name it in UNDERPASS_LIBRARY", path.display())]
+#[error("no library at {} ({source}): build it (cargo build --release) or name it in \
+         UNDERPASS_LIBRARY", path.display())]
 pub struct NoLibrary {
     path: PathBuf,
     source: io::Error,

@@ -2,15 +2,15 @@
 //!
 //! From the outside in:
 //!
-//! - [`run()`] takes a [`Suite`] and [`Options`] and gives back a [`record::Record`], which writes itself as JSON and CSV;
-//!   [`report`] draws one or several as one HTML page, from what [`evidence`] has read and checked.
-//! - [`suite`] holds the experiments. Each tells its [`plan::Plan`]s (what it will yield, what is promised) and takes one
-//!   sample at a time.
+//! - [`run()`] takes a [`Suite`] and [`Options`] and gives back a [`record::Record`], which writes itself as JSON and
+//!   CSV; [`report`] draws one or several as one HTML page, from what [`evidence`] has read and checked.
+//! - [`suite`] holds the experiments. Each tells its [`plan::Plan`]s (what it will yield, what is promised) and takes
+//!   one sample at a time.
 //! - [`bench`](mod@bench) asks for those samples: kernel, Underpass, baseline, and again, so that whatever disturbs the
 //!   host disturbs all of them alike.
 //! - [`launcher`] starts programs one way or the other, [`process`] waits for them and clears them away, [`programs`]
-//!   compiles the plain C clients and servers, [`witness`] asks the library whether the bytes really went fast, [`usage`] asks
-//!   the kernel how much processor time they took.
+//!   compiles the plain C clients and servers, [`witness`] asks the library whether the bytes really went fast,
+//!   [`usage`] asks the kernel how much processor time they took.
 //!
 //! Two rules hold everywhere. What is measured is an unmodified program over its sockets. And a figure whose Underpass
 //! side did not go fast is no figure: it is reported as invalid, with the reason.

@@ -101,7 +101,8 @@ impl Plan {
 }
 
 impl Medians {
-    /// How many times better Underpass is than the kernel; more than 1 is better, whatever the unit. `None` if a figure is 0.
+    /// How many times better Underpass is than the kernel; more than 1 is better, whatever the unit. `None` if a figure
+    /// is 0.
     pub fn ratio(&self, better: Better) -> Option<f64> {
         let kernel = self.kernel?;
         let ratio = match better {

@@ -1,6 +1,7 @@
 //! The helper programs: plain C, compiled with the system's compiler when first needed.
 //!
-//! Their source travels in the executable, so that an installed `underpass` can measure too and no binary lies in the tree.
+//! Their source travels in the executable, so that an installed `underpass` can measure too and no binary lies in the
+//! tree.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

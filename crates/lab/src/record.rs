@@ -29,7 +29,8 @@ pub struct Record {
     pub samples: usize,
     /// Whether the clocks ran shorter than they should for a figure that is quoted.
     pub quick: bool,
-    /// Whether all was measured that was asked for, or is named in `skipped`. A run that was interrupted is not complete.
+    /// Whether all was measured that was asked for, or is named in `skipped`. A run that was interrupted is not
+    /// complete.
     #[serde(default = "yes")]
     pub complete: bool,
     /// Versions of the programs that were measured, in their own words.
@@ -290,8 +291,8 @@ fn rfc3339(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a day counted from 1970-01-01. Years are taken to begin in March, so that the leap day is last
-/// (H. Hinnant, "chrono-compatible low-level date algorithms").
+/// Year, month and day of a day counted from 1970-01-01. Years are taken to begin in March, so that the leap day is
+/// last (H. Hinnant, "chrono-compatible low-level date algorithms").
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);

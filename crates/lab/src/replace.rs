@@ -11,8 +11,8 @@ use tempfile::NamedTempFile;
 /// The rights of a new file.
 const NEW: u32 = 0o666;
 
-/// Gives a file the content that `write` writes. It is made in the same folder under another name, and renamed. A pipe or a device
-/// is written to.
+/// Gives a file the content that `write` writes. It is made in the same folder under another name, and renamed. A pipe
+/// or a device is written to.
 ///
 /// # Errors
 /// The folder takes no new file, or the disk is full; the file is as it was then.

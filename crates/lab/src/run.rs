@@ -47,8 +47,8 @@ impl std::fmt::Display for NoSuchFigure {
     }
 }
 
-/// Runs every experiment of a suite. What fails on the way is in the record as invalid, with the reason. A run that SIGINT or SIGTERM
-/// ends has a record of what was measured until then, which is not [complete](Record::complete).
+/// Runs every experiment of a suite. What fails on the way is in the record as invalid, with the reason. A run that
+/// SIGINT or SIGTERM ends has a record of what was measured until then, which is not [complete](Record::complete).
 ///
 /// # Errors
 /// See [`RunError`].
@@ -75,8 +75,9 @@ pub fn run(suite: Suite, options: &Options) -> Result<Record, RunError> {
     Ok(record)
 }
 
-/// Takes the measurements of these experiments that are `wanted`, and keeps the record after each experiment. None is begun after the
-/// time `until`, nor once the user has asked for the end: the record is not complete then, and says what it lacks.
+/// Takes the measurements of these experiments that are `wanted`, and keeps the record after each experiment. None is
+/// begun after the time `until`, nor once the user has asked for the end: the record is not complete then, and says
+/// what it lacks.
 ///
 /// # Errors
 /// There is no C compiler, or the record cannot be written.

@@ -102,7 +102,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// Answers coordinators at a listener until `ended`, by `answer`; `None` closes the connection, as a killed agent's is closed.
+/// Answers coordinators at a listener until `ended`, by `answer`; `None` closes the connection, as a killed agent's is
+/// closed.
 fn answer(
     listener: &TcpListener,
     token: &Token,
@@ -501,7 +502,8 @@ fn a_coordinator_that_ends_in_its_greeting_leaves_the_agent_to_the_next() {
     with_agents(1, |token, at| {
         for _ in 0..10 {
             let stream = TcpStream::connect(at[0]).unwrap();
-            // It hears the agent's greeting (magic, version, random number), proves who it is, and is gone before the answer.
+            // It hears the agent's greeting (magic, version, random number), proves who it is, and is gone before the
+            // answer.
             let from = stream.try_clone().unwrap().take(15 + 1 + 32);
             let gone = channel::greet((Box::new(from), Box::new(Late(stream, Vec::new()))), token);
             assert!(matches!(gone, Err(ChannelError::Token)), "no answer was read");

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// The right to one frame of an [`Arena`], and which of its octets are meant.
 ///
-/// It is moved from queue to queue at every step, and is no larger than one register holds: with four octets more a TPDU took a
-/// fifth more time.
+/// It is moved from queue to queue at every step, and is no larger than one register holds: with four octets more a
+/// TPDU took a fifth more time.
 pub struct Buffer {
     /// The number of its arena, so that no other arena takes the token; and [`MARKS`].
     arena: u32,
@@ -71,7 +71,8 @@ impl Buffer {
         self.arena & GOES_ON != 0
     }
 
-    /// Says whether its packet goes on in the next buffer, over a link that takes packets in pieces ([`crate::Link::pieces`]).
+    /// Says whether its packet goes on in the next buffer, over a link that takes packets in pieces
+    /// ([`crate::Link::pieces`]).
     #[inline]
     pub fn go_on(&mut self, more: bool) {
         self.set(GOES_ON, more);
@@ -192,9 +193,9 @@ impl Memory {
             let memory = NonNull::new(memory.ok()?.cast::<u8>())?;
             Some(Memory { octets: NonNull::slice_from_raw_parts(memory, len), pages })
         };
-        // Shared: of private ones that a device may write to, a fork takes copies, for which none may be left. They are reserved with
-        // the mapping, but a control group may have less than that: what it lacks would show by SIGBUS when it is first used, and
-        // shows here (Linux 5.14) if they are asked for now.
+        // Shared: of private ones that a device may write to, a fork takes copies, for which none may be left. They are
+        // reserved with the mapping, but a control group may have less than that: what it lacks would show by SIGBUS
+        // when it is first used, and shows here (Linux 5.14) if they are asked for now.
         let huge = || {
             map(Pages::Huge, HUGE, MapFlags::SHARED | MapFlags::HUGETLB | MapFlags::HUGE_2MB).filter(|memory| {
                 // SAFETY: of this mapping, of which all stays as it is.
@@ -231,7 +232,8 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// New memory, and the right to each of its frames. It lies in huge pages where it fills one and enough are reserved.
+    /// New memory, and the right to each of its frames. It lies in huge pages where it fills one and enough are
+    /// reserved.
     ///
     /// # Panics
     /// If the headroom is larger than a frame, or there is no memory.
@@ -428,8 +430,8 @@ mod tests {
             arena.room(buffer).fill(number as u8);
         }
         assert!(all.iter().enumerate().all(|(number, buffer)| arena.octets(buffer) == [number as u8; 2560]));
-        // What the kernel says of the mapping that this address is in, which may have grown together with another: `ht` is for huge
-        // pages.
+        // What the kernel says of the mapping that this address is in, which may have grown together with another: `ht`
+        // is for huge pages.
         let mappings = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let at = arena.memory().as_ptr().cast::<u8>() as usize;
         let number = |hex: &str| usize::from_str_radix(hex, 16).ok();

@@ -1,6 +1,7 @@
-//! The adaptive bounce buffer of "Adaptive device driver for over-Gbps links": over any link, packets that lie in several pieces
-//! are sent as they are, or with their first pieces copied into as few frames as hold them. Copying costs the processor, pieces
-//! cost the kernel and the device; which costs more depends on the machine and on the size, and is found out while packets go.
+//! The adaptive bounce buffer of "Adaptive device driver for over-Gbps links": over any link, packets that lie in
+//! several pieces are sent as they are, or with their first pieces copied into as few frames as hold them. Copying
+//! costs the processor, pieces cost the kernel and the device; which costs more depends on the machine and on the size,
+//! and is found out while packets go.
 
 mod choice;
 
@@ -74,8 +75,8 @@ impl<L: Link> Bounce<L> {
         bounce
     }
 
-    /// Goes on in another way. What was learned of sizes is kept. What is transmitted by now becomes a dummy again; a frame that
-    /// is under way may have other contents when it is used as one.
+    /// Goes on in another way. What was learned of sizes is kept. What is transmitted by now becomes a dummy again; a
+    /// frame that is under way may have other contents when it is used as one.
     pub fn copy(&mut self, how: Copying) {
         self.how = how;
         self.take_back();
@@ -108,8 +109,8 @@ impl<L: Link> Bounce<L> {
         (link, free.into_iter().chain(out).chain(done).collect())
     }
 
-    /// Moves the first packet, of so many pieces, to the link's queue, the first `copied` of them in frames of our own; `false`
-    /// where there are not enough of these.
+    /// Moves the first packet, of so many pieces, to the link's queue, the first `copied` of them in frames of our own;
+    /// `false` where there are not enough of these.
     fn gather(&mut self, packets: &mut VecDeque<Buffer>, pieces: usize, copied: usize) -> bool {
         let whole = self.arena.geometry().frame_size as usize;
         let octets: usize = packets.iter().take(copied).map(Buffer::len).sum();

@@ -1,4 +1,5 @@
-//! A record of what goes over a link, for Wireshark and its kin (pcapng): each packet as it was sent or came, with its direction.
+//! A record of what goes over a link, for Wireshark and its kin (pcapng): each packet as it was sent or came, with its
+//! direction.
 
 use crate::arena::{Arena, Buffer};
 use crate::error::Fault;
@@ -111,7 +112,8 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
     }
 
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
-        // Before they are lent. What the link does not take stays in front, and has been recorded when it is tried again.
+        // Before they are lent. What the link does not take stays in front, and has been recorded when it is tried
+        // again.
         let recorded = std::mem::take(&mut self.recorded).min(packets.len());
         self.write(packets.iter().skip(recorded), SENT);
         self.link.transmit(packets);

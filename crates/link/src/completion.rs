@@ -1,11 +1,12 @@
-//! When a driver looks for what was transmitted: the adaptive algorithm of "Adaptive device driver for over-Gbps links".
+//! When a driver looks for what was transmitted: the adaptive algorithm of "Adaptive device driver for over-Gbps
+//! links".
 //!
-//! *Event-driven*, each frame is dealt with by itself: the kernel is woken to send it, and it is reclaimed there and then, as a
-//! driver does whose device interrupts for each finished transfer. *Lazy*, frames are sent together, and what was sent before is
-//! reclaimed when the next are sent, and never otherwise. That is faster, and starves a sender that has no frame left:
-//! nothing is sent, so nothing is reclaimed. *Adaptive* sends frames together as long as they are plenty, and looks
-//! once more behind each transmission: over AF_XDP that costs a load, and a frame that was just sent and can be used
-//! again is still in the processor's cache.
+//! *Event-driven*, each frame is dealt with by itself: the kernel is woken to send it, and it is reclaimed there and
+//! then, as a driver does whose device interrupts for each finished transfer. *Lazy*, frames are sent together, and
+//! what was sent before is reclaimed when the next are sent, and never otherwise. That is faster, and starves a sender
+//! that has no frame left: nothing is sent, so nothing is reclaimed. *Adaptive* sends frames together as long as they
+//! are plenty, and looks once more behind each transmission: over AF_XDP that costs a load, and a frame that was just
+//! sent and can be used again is still in the processor's cache.
 
 /// Which algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,8 +154,9 @@ mod tests {
         assert_eq!(asks(Completion::EventDriven), [true, true, true]);
     }
 
-    /// A device with so few frames, and a peer that stalls for any time: each algorithm against every pattern of stalls of this
-    /// length. Lazy alone gets stuck in each in which a frame is not done by the time that the next is sent; the others never.
+    /// A device with so few frames, and a peer that stalls for any time: each algorithm against every pattern of stalls
+    /// of this length. Lazy alone gets stuck in each in which a frame is not done by the time that the next is sent;
+    /// the others never.
     #[test]
     fn lazy_alone_starves_and_adaptive_never_does() {
         const FRAMES: u32 = 3;

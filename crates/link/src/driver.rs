@@ -31,7 +31,8 @@ pub struct Opened {
 }
 
 impl Driver {
-    /// Opens an interface in this thread's network namespace. The configuration's filter and guarantees hold for any driver.
+    /// Opens an interface in this thread's network namespace. The configuration's filter and guarantees hold for any
+    /// driver.
     ///
     /// # Errors
     /// See [`OpenError`]; with a free choice, the error of the last driver that was tried.
@@ -69,7 +70,8 @@ pub(crate) enum Driven {
 }
 
 impl Driven {
-    /// Another link of this driver, over this queue of the same interface where it has several, with buffers of the same arena.
+    /// Another link of this driver, over this queue of the same interface where it has several, with buffers of the
+    /// same arena.
     ///
     /// # Errors
     /// See [`OpenError`].

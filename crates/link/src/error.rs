@@ -41,7 +41,8 @@ pub enum OpenError {
     },
     /// The interface has fewer.
     #[error(
-        "{interface} has no queue {queue}, or one of these options is none of its; `ls /sys/class/net/{interface}/queues`"
+        "{interface} has no queue {queue}, or one of these options is none of its; `ls \
+         /sys/class/net/{interface}/queues`"
     )]
     NoQueue {
         /// The interface.
@@ -134,7 +135,8 @@ impl OpenError {
     }
 }
 
-/// What has become of a link that was open. Those that pass leave it usable: what was lent goes out, or comes back, later.
+/// What has become of a link that was open. Those that pass leave it usable: what was lent goes out, or comes back,
+/// later.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// It carries nothing until it is brought up again.
@@ -182,7 +184,8 @@ pub enum Fault {
         is: usize,
     },
     /// What was sent to one peer did not get there, or did not leave; it is lost.
-    #[error("{peer} cannot be reached ({error}); `ip route get {}` shows the way, and `ss -lun` there who listens", peer.ip())]
+    #[error("{peer} cannot be reached ({error}); `ip route get {}` shows the way, and `ss -lun` there who \
+             listens", peer.ip())]
     Unreachable {
         /// The peer.
         peer: SocketAddr,

@@ -1,14 +1,16 @@
-//! The link over an interface whose packets are UDP datagrams: AF_XDP, or a packet socket, with Ethernet, IP and UDP in front of
-//! what it carries, so that the other end may be a UDP socket ([`crate::udp`]) as well.
+//! The link over an interface whose packets are UDP datagrams: AF_XDP, or a packet socket, with Ethernet, IP and UDP in
+//! front of what it carries, so that the other end may be a UDP socket ([`crate::udp`]) as well.
 //!
-//! Packets are as over [`crate::udp`]: they begin with the headers of IP and UDP, whose sums this link writes and verifies. It has a
-//! UDP socket at the same address beside it. The kernel so takes the port for used and answers nothing that comes to it; and what
-//! cannot be sent directly goes through that socket: to a neighbour that is not known yet, by another interface, or within this
-//! host. Neighbours, routes and the length of packets are the kernel's, which says when they change.
+//! Packets are as over [`crate::udp`]: they begin with the headers of IP and UDP, whose sums this link writes and
+//! verifies. It has a UDP socket at the same address beside it. The kernel so takes the port for used and answers
+//! nothing that comes to it; and what cannot be sent directly goes through that socket: to a neighbour that is not
+//! known yet, by another interface, or within this host. Neighbours, routes and the length of packets are the kernel's,
+//! which says when they change.
 //!
-//! Over AF_XDP datagrams come past the kernel; those that its program leaves to it (with options, in fragments, over other queues)
-//! come by the UDP socket. A packet socket would see copies of what the kernel gives to the UDP socket in any case, joined or
-//! unfinished as it has them, so there everything comes by the UDP socket, and the packet socket sends.
+//! Over AF_XDP datagrams come past the kernel; those that its program leaves to it (with options, in fragments, over
+//! other queues) come by the UDP socket. A packet socket would see copies of what the kernel gives to the UDP socket in
+//! any case, joined or unfinished as it has them, so there everything comes by the UDP socket, and the packet socket
+//! sends.
 
 mod frame;
 mod ways;
@@ -85,8 +87,8 @@ pub struct Ethernet {
 }
 
 impl Ethernet {
-    /// Opens an interface and an address of this thread's network namespace; with port 0 the kernel chooses one. The configuration's
-    /// filter is not heeded.
+    /// Opens an interface and an address of this thread's network namespace; with port 0 the kernel chooses one. The
+    /// configuration's filter is not heeded.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -100,8 +102,9 @@ impl Ethernet {
         Ethernet::first(driver, interface, local, arena, config, false)
     }
 
-    /// The same, so that others of this user may be bound to the same address, as [`Ethernet::beside`] is: each takes what comes over a
-    /// queue of the interface, and the kernel gives what comes through it to one of them for each pair of addresses and ports.
+    /// The same, so that others of this user may be bound to the same address, as [`Ethernet::beside`] is: each takes
+    /// what comes over a queue of the interface, and the kernel gives what comes through it to one of them for each
+    /// pair of addresses and ports.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -115,11 +118,13 @@ impl Ethernet {
         Ethernet::first(driver, interface, local, arena, config, true)
     }
 
-    /// Another link at the same address, with buffers of the same arena, over this queue of the interface; from a thread in the same
-    /// network namespace. Where the device chooses queues by addresses and ports, what a peer sends from one port comes over one link.
+    /// Another link at the same address, with buffers of the same arena, over this queue of the interface; from a
+    /// thread in the same network namespace. Where the device chooses queues by addresses and ports, what a peer sends
+    /// from one port comes over one link.
     ///
     /// # Errors
-    /// See [`OpenError`]; this one was not opened to be [shared](Ethernet::open_shared), or the interface has no such queue.
+    /// See [`OpenError`]; this one was not opened to be [shared](Ethernet::open_shared), or the interface has no such
+    /// queue.
     pub fn beside(&self, queue: u32) -> Result<Ethernet, OpenError> {
         let kernel = self.kernel.beside()?;
         let config = Config { queue, ..self.config.clone() };

@@ -1,6 +1,6 @@
-//! Faults on the way, from a seed: over any link, packets that come are lost, repeated, put out of order, changed and delayed. What
-//! is sent is left alone, since its buffers come back as they were lent. So is what has come, since it may be the sender's: what
-//! is changed or repeated is a copy in a frame of this link's own.
+//! Faults on the way, from a seed: over any link, packets that come are lost, repeated, put out of order, changed and
+//! delayed. What is sent is left alone, since its buffers come back as they were lent. So is what has come, since it
+//! may be the sender's: what is changed or repeated is a copy in a frame of this link's own.
 
 use crate::arena::{Arena, Buffer};
 use crate::error::Fault;
@@ -317,7 +317,8 @@ mod tests {
         assert_eq!(different.iter().filter(|it| **it != 0).count() as u64, happened.changed);
     }
 
-    /// Over a link that passes buffers from end to end what has come is the sender's: it is retained, and may have to go again.
+    /// Over a link that passes buffers from end to end what has come is the sender's: it is retained, and may have to
+    /// go again.
     #[test]
     fn what_the_sender_retains_stays_as_it_was() {
         let (arena, mut free) = Arena::new(Geometry { frames: 8, frame_size: 64, headroom: 0 });

@@ -2,18 +2,20 @@
 
 use std::net::SocketAddr;
 
-/// Which packets of an interface a driver takes, of those to the interface's own address or to all; all others are left to the
-/// kernel, as are those to groups, which other programs may have joined.
+/// Which packets of an interface a driver takes, of those to the interface's own address or to all; all others are left
+/// to the kernel, as are those to groups, which other programs may have joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Filter {
-    /// CLNP on Ethernet (ISO 8473), its inactive subset or all of it: LLC with the SAPs FE and FE and control 03, behind a length or
-    /// the EtherType of jumbo frames (8870), and then 00 or 81. What else goes by these SAPs, as ES-IS and IS-IS do, is not ours.
+    /// CLNP on Ethernet (ISO 8473), its inactive subset or all of it: LLC with the SAPs FE and FE and control 03,
+    /// behind a length or the EtherType of jumbo frames (8870), and then 00 or 81. What else goes by these SAPs, as
+    /// ES-IS and IS-IS do, is not ours.
     #[default]
     Llc,
     /// This EtherType.
     EtherType(u16),
-    /// UDP datagrams for this address and port, in one piece and without options of IP, to the interface's own address alone. Over a
-    /// packet socket none come: what that sees the kernel gives to the UDP socket of this address as well.
+    /// UDP datagrams for this address and port, in one piece and without options of IP, to the interface's own address
+    /// alone. Over a packet socket none come: what that sees the kernel gives to the UDP socket of this address as
+    /// well.
     Datagrams(SocketAddr),
 }
 

@@ -96,8 +96,8 @@ impl Interface {
         }
     }
 
-    /// Whether a socket is in the network namespace in which this was looked up: elsewhere its number is another's. The kernel
-    /// tells since Linux 5.14.
+    /// Whether a socket is in the network namespace in which this was looked up: elsewhere its number is another's. The
+    /// kernel tells since Linux 5.14.
     ///
     /// # Errors
     /// It does not tell.

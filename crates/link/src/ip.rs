@@ -1,8 +1,9 @@
-//! UDP datagrams in IP packets: the headers in front of the data, the same over every link that speaks IP (RFC 791, RFC 8200, RFC 768).
+//! UDP datagrams in IP packets: the headers in front of the data, the same over every link that speaks IP (RFC 791, RFC
+//! 8200, RFC 768).
 //!
-//! A packet of such a link begins with an IPv4 header without options, or an IPv6 header without extensions, and a UDP header. Both
-//! sums are zero: the link, or the system below it, writes them when it sends and verifies them when it receives. Lengths,
-//! addresses, ports and the traffic class are as on the wire.
+//! A packet of such a link begins with an IPv4 header without options, or an IPv6 header without extensions, and a UDP
+//! header. Both sums are zero: the link, or the system below it, writes them when it sends and verifies them when it
+//! receives. Lengths, addresses, ports and the traffic class are as on the wire.
 
 mod sums;
 
@@ -106,7 +107,8 @@ impl Header {
         headers(self.source)
     }
 
-    /// Reads the headers of a packet that may be followed by padding, as an Ethernet frame's is: what they say, and the data.
+    /// Reads the headers of a packet that may be followed by padding, as an Ethernet frame's is: what they say, and the
+    /// data.
     ///
     /// # Errors
     /// They are no headers of ours.
@@ -182,7 +184,8 @@ fn total(octets: &[u8]) -> usize {
     if octets[0] >> 4 == 4 { half(octets, 2) } else { 40 + half(octets, 4) }
 }
 
-/// Whether `next` is a packet from and to the same as `first`, which was parsed, with the same class, and exactly as long as it says.
+/// Whether `next` is a packet from and to the same as `first`, which was parsed, with the same class, and exactly as
+/// long as it says.
 #[inline]
 pub fn follows(first: &[u8], next: &[u8]) -> bool {
     let same = |from: usize, to: usize| first.get(from..to).is_some_and(|it| next.get(from..to) == Some(it));
@@ -341,7 +344,10 @@ mod tests {
     proptest! {
         /// Any octets, and good packets of which some were changed: no panic, and what is read is what was written.
         #[test]
-        fn any_octets_are_read_or_refused(mut octets in proptest::collection::vec(any::<u8>(), 0..120), first in 0..3u8) {
+        fn any_octets_are_read_or_refused(
+            mut octets in proptest::collection::vec(any::<u8>(), 0..120),
+            first in 0..3u8,
+        ) {
             if let (Some(octet), 1..) = (octets.first_mut(), first) {
                 *octet = [0x45, 0x60][usize::from(first) - 1];
             }
@@ -356,7 +362,10 @@ mod tests {
 
         #[test]
         fn a_changed_packet_is_another_or_none(
-            six in any::<bool>(), data in proptest::collection::vec(any::<u8>(), 0..40), at in 0..48usize, to in any::<u8>(),
+            six in any::<bool>(),
+            data in proptest::collection::vec(any::<u8>(), 0..40),
+            at in 0..48usize,
+            to in any::<u8>(),
         ) {
             let header = both()[usize::from(six)];
             let good = packet(header, &data);

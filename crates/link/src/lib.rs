@@ -1,12 +1,13 @@
 //! Packet memory, and the links that packets go over. Knows no protocol.
 //!
-//! [`arena`] is the memory; a [`Link`] takes packets in it and gives packets in it. [`loopback`] is a link in memory, [`xdp`] one
-//! over a network interface, [`packet`] one that every kernel has; [`driver`] chooses between these. [`udp`] is a link over sockets
-//! that every user may open, whose packets begin with the headers of [`ip`]. [`filter`] is which packets
-//! they take, [`completion`] when they look for what was transmitted, [`error`] what can go wrong.
-//! Any link may be wrapped: [`bounce`] copies what lies in pieces, [`faults`] loses and changes packets, [`shape`] slows them
-//! down, [`capture`] records them. [`table`] is what is known of peers. [`wait`] waits for packets. [`ring`] is a queue from one thread to another, [`bell`] wakes one of them, [`rig`] two
-//! interfaces and a cable, for tests and measurements.
+//! [`arena`] is the memory; a [`Link`] takes packets in it and gives packets in it. [`loopback`] is a link in memory,
+//! [`xdp`] one over a network interface, [`packet`] one that every kernel has; [`driver`] chooses between these.
+//! [`udp`] is a link over sockets that every user may open, whose packets begin with the headers of [`ip`]. [`filter`]
+//! is which packets they take, [`completion`] when they look for what was transmitted, [`error`] what can go wrong. Any
+//! link may be wrapped: [`bounce`] copies what lies in pieces, [`faults`] loses and changes packets, [`shape`] slows
+//! them down, [`capture`] records them. [`table`] is what is known of peers. [`wait`] waits for packets. [`ring`] is a
+//! queue from one thread to another, [`bell`] wakes one of them, [`rig`] two interfaces and a cable, for tests and
+//! measurements.
 
 pub mod arena;
 pub mod bell;
@@ -67,7 +68,8 @@ pub enum Watch {
 pub struct Readiness<'a> {
     /// The descriptor that is ready while packets have come.
     pub descriptor: BorrowedFd<'a>,
-    /// What it is to be polled for. Nothing, while no packet could be taken for want of a buffer: errors alone wake then.
+    /// What it is to be polled for. Nothing, while no packet could be taken for want of a buffer: errors alone wake
+    /// then.
     pub events: PollFlags,
     /// When to look at the link at the latest: something is under way that the descriptor does not report, such as a
     /// buffer that is lent, or a packet that a wrapper puts off.
@@ -100,7 +102,8 @@ pub struct Counters {
     pub received: u64,
     /// Packets that came and were lost, since there was no buffer for them, or no room.
     pub lost: u64,
-    /// Not sent since they were too long, too short or in too many pieces. Their buffers say so ([`Buffer::is_refused`]).
+    /// Not sent since they were too long, too short or in too many pieces. Their buffers say so
+    /// ([`Buffer::is_refused`]).
     pub refused: u64,
     /// Taken to be sent and given up, because the system knows no way to their receiver.
     pub unsent: u64,
@@ -112,8 +115,8 @@ pub struct Counters {
     pub switches: u64,
 }
 
-/// A way to the other end, in batches. Buffers are lent to it for transmission, and come back; buffers are given to it for
-/// reception, and come back full.
+/// A way to the other end, in batches. Buffers are lent to it for transmission, and come back; buffers are given to it
+/// for reception, and come back full.
 pub trait Link: Send {
     /// What it promises.
     fn guarantees(&self) -> Guarantees;
@@ -121,14 +124,14 @@ pub trait Link: Send {
     /// Octets of the longest packet.
     fn mtu(&self) -> usize;
 
-    /// Most buffers that a packet may lie in; where there may be several, each but the last says that its packet goes on
-    /// ([`Buffer::goes_on`]), and packets come likewise.
+    /// Most buffers that a packet may lie in; where there may be several, each but the last says that its packet goes
+    /// on ([`Buffer::goes_on`]), and packets come likewise.
     fn pieces(&self) -> usize {
         1
     }
 
-    /// Octets of the longest packet that goes, and comes, in one buffer. Layers take no packet in pieces, so it is this that bounds
-    /// what they send and ask for.
+    /// Octets of the longest packet that goes, and comes, in one buffer. Layers take no packet in pieces, so it is this
+    /// that bounds what they send and ask for.
     fn whole(&self) -> usize {
         self.mtu()
     }

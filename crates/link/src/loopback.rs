@@ -1,7 +1,7 @@
 //! Two ends in one memory.
 //!
-//! A *passing* loopback hands the sender's own buffer to the receiver, and back when the receiver has read it: the cheapest link
-//! there can be. A *copying* one moves each packet into a buffer of the receiver's, as a device does.
+//! A *passing* loopback hands the sender's own buffer to the receiver, and back when the receiver has read it: the
+//! cheapest link there can be. A *copying* one moves each packet into a buffer of the receiver's, as a device does.
 
 use crate::arena::{Arena, Buffer};
 use crate::bell::Waker;

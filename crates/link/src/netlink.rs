@@ -62,11 +62,12 @@ impl Netlink {
     }
 }
 
-/// Groups of what the kernel says of its own accord (`enum rtnetlink_groups` of linux/rtnetlink.h): of interfaces, neighbours,
-/// addresses, routes, and rules by which a route is chosen.
+/// Groups of what the kernel says of its own accord (`enum rtnetlink_groups` of linux/rtnetlink.h): of interfaces,
+/// neighbours, addresses, routes, and rules by which a route is chosen.
 pub const CHANGES: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
 
-/// A socket that hears what the kernel says of its own accord, in the network namespace of the thread that has opened it.
+/// A socket that hears what the kernel says of its own accord, in the network namespace of the thread that has opened
+/// it.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,

@@ -166,7 +166,8 @@ impl Packet {
         }
         let (socket, count) = (self.socket.as_raw_fd(), self.calls.packets.len() as u32);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: `count` packets whose pieces are octets of buffers that are borrowed until the call is over, and are read.
+        // SAFETY: `count` packets whose pieces are octets of buffers that are borrowed until the call is over, and are
+        // read.
         let sent = unsafe { libc::sendmmsg(socket, self.calls.packets.as_mut_ptr(), count, flags as _) };
         self.counters.wakeups += 1;
         if sent < 0 {
@@ -176,8 +177,8 @@ impl Packet {
         Ok(self.calls.packets.iter().take(sent as usize).map(|it| it.msg_hdr.msg_iovlen).sum())
     }
 
-    /// Notes what went wrong, unless it is that the device or the kernel has no room just now. Whether it may pass: where it is none
-    /// of what is known to, the packet is to blame as likely as the socket, and is not tried for ever.
+    /// Notes what went wrong, unless it is that the device or the kernel has no room just now. Whether it may pass:
+    /// where it is none of what is known to, the packet is to blame as likely as the socket, and is not tried for ever.
     fn note(&mut self, error: &io::Error) -> bool {
         let interface = || self.interface.name().to_string();
         let (fault, passes) = match error.raw_os_error() {
@@ -230,8 +231,8 @@ impl Calls {
     }
 }
 
-/// How many packets a call asks for after one that has asked for so many, of which so many came: twice as many as came, and no less
-/// than half of before, since what comes in bursts comes so again.
+/// How many packets a call asks for after one that has asked for so many, of which so many came: twice as many as came,
+/// and no less than half of before, since what comes in bursts comes so again.
 fn asks_next(asked: usize, came: usize) -> usize {
     (2 * came).max(asked / 2).clamp(FEW, BATCH)
 }
@@ -313,7 +314,8 @@ impl Link for Packet {
         }
         let (socket, calls) = (self.socket.as_raw_fd(), self.calls.packets.as_mut_ptr());
         let flags = libc::MSG_DONTWAIT;
-        // SAFETY: `count` packets whose pieces are room in buffers of ours, which nobody else reaches until the call is over.
+        // SAFETY: `count` packets whose pieces are room in buffers of ours, which nobody else reaches until the call is
+        // over.
         let came = unsafe { libc::recvmmsg(socket, calls, count as u32, flags as _, std::ptr::null_mut()) };
         self.counters.polls += 1;
         self.asks = asks_next(self.asks, came.max(0) as usize);

@@ -1,5 +1,6 @@
-//! Two network namespaces with an interface each, and a cable between: for tests and measurements of drivers. All of it goes
-//! with its value, or with the process, however that ends. Needs root, and no program: the kernel is asked by rtnetlink(7).
+//! Two network namespaces with an interface each, and a cable between: for tests and measurements of drivers. All of it
+//! goes with its value, or with the process, however that ends. Needs root, and no program: the kernel is asked by
+//! rtnetlink(7).
 #![allow(unsafe_code, reason = "a thread leaves its network namespace")]
 
 use crate::interface::Interface;
@@ -83,7 +84,8 @@ impl Namespace {
         Ok(move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
 
-    /// Makes a cable with an end here and the `other` there, each with so many queues, for IP packets of so many octets.
+    /// Makes a cable with an end here and the `other` there, each with so many queues, for IP packets of so many
+    /// octets.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -360,8 +362,8 @@ pub struct Bottleneck {
 }
 
 impl Bottleneck {
-    /// Octets that leave together at most: a packet of an Ethernet's. Longer ones are segments of one, and are parted first, as a
-    /// device parts them, so that each waits, or is thrown away, by itself.
+    /// Octets that leave together at most: a packet of an Ethernet's. Longer ones are segments of one, and are parted
+    /// first, as a device parts them, so that each waits, or is thrown away, by itself.
     const BURST: u32 = 1600;
 
     /// Attributes of the kernel's token bucket filter: `TCA_TBF_PARMS` with a `struct tc_tbf_qopt`, and `TCA_TBF_BURST`
@@ -387,8 +389,8 @@ pub struct Cable {
 }
 
 impl Cable {
-    /// A new one, for IP packets of so many octets. The ends have the addresses 10.9.0.1 and 10.9.0.2, and IPv6 says nothing
-    /// of its own accord.
+    /// A new one, for IP packets of so many octets. The ends have the addresses 10.9.0.1 and 10.9.0.2, and IPv6 says
+    /// nothing of its own accord.
     ///
     /// # Errors
     /// It cannot be made.

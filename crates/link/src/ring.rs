@@ -1,8 +1,9 @@
 //! A bounded queue from one thread to one other, without locks: what layers that run in parallel talk through.
 //!
-//! The sender makes items known in batches ([`Sender::publish`]), each by a line of the cache of its own: how far the batch goes,
-//! and its first item. So an item that goes alone costs what a line's way costs, and of a batch the rest comes in lines that are
-//! full. The receiver says what it has taken when it finds no more, or when it is told to ([`Receiver::release`]).
+//! The sender makes items known in batches ([`Sender::publish`]), each by a line of the cache of its own: how far the
+//! batch goes, and its first item. So an item that goes alone costs what a line's way costs, and of a batch the rest
+//! comes in lines that are full. The receiver says what it has taken when it finds no more, or when it is told to
+//! ([`Receiver::release`]).
 //!
 //! A receiver that is about to sleep says so ([`Receiver::watch`]), and the next publication wakes it. A sender that
 //! has found the ring full does the same ([`Sender::watch`]), and is woken when there is room.
@@ -147,7 +148,8 @@ pub struct Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Puts an item in, which the receiver does not see before [`Sender::publish`]; gives it back where the ring is full.
+    /// Puts an item in, which the receiver does not see before [`Sender::publish`]; gives it back where the ring is
+    /// full.
     ///
     /// # Errors
     /// The item, where the ring is full.
@@ -210,8 +212,8 @@ impl<T> Sender<T> {
     fn put_batch(&mut self) -> bool {
         let Some(item) = self.first.take() else { return false };
         let batch = self.shared.batch(self.batch);
-        // SAFETY: the batch is this end's and its slot empty: of fewer items than there are batches, none is the first one of
-        // the batch that was here before.
+        // SAFETY: the batch is this end's and its slot empty: of fewer items than there are batches, none is the first
+        // one of the batch that was here before.
         batch.first.with_mut(|slot| unsafe {
             (*slot).write(item);
         });
@@ -256,8 +258,8 @@ impl<T> Receiver<T> {
         item
     }
 
-    /// Lets the sender use the slots of what was taken, and wakes it if it has asked for that; [`Receiver::pop`] does so by itself
-    /// when it finds no more.
+    /// Lets the sender use the slots of what was taken, and wakes it if it has asked for that; [`Receiver::pop`] does
+    /// so by itself when it finds no more.
     #[inline]
     pub fn release(&mut self) {
         if self.taken != self.at.head {

@@ -1,5 +1,5 @@
-//! What the kernel says of the way to an address (rtnetlink(7)): the interface that packets leave by, the neighbour that they go to
-//! first, and whether the interface keeps times.
+//! What the kernel says of the way to an address (rtnetlink(7)): the interface that packets leave by, the neighbour
+//! that they go to first, and whether the interface keeps times.
 
 use crate::netlink::Netlink;
 use netlink_packet_core::NLM_F_DUMP;
@@ -156,8 +156,8 @@ impl Routes {
         Ok(within)
     }
 
-    /// Whether packets that leave by an interface do so at the time that stands beside them: whether each of its queues has the
-    /// discipline fq (tc-fq(8)).
+    /// Whether packets that leave by an interface do so at the time that stands beside them: whether each of its queues
+    /// has the discipline fq (tc-fq(8)).
     ///
     /// # Errors
     /// The kernel does not tell.

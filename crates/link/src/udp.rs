@@ -1,8 +1,9 @@
 //! The link that every user may open: UDP sockets, whose packets go wherever IP goes.
 //!
-//! Packets begin with the headers of IP and UDP ([`crate::ip`]), as over a link that carries them on Ethernet. What goes to one peer
-//! goes as segments of one message where the kernel can (`UDP_SEGMENT`), and comes likewise (`UDP_GRO`), many messages with a system
-//! call. Packets are not fragmented: the kernel knows how long they may be on the way to each peer, and says when that changes.
+//! Packets begin with the headers of IP and UDP ([`crate::ip`]), as over a link that carries them on Ethernet. What
+//! goes to one peer goes as segments of one message where the kernel can (`UDP_SEGMENT`), and comes likewise
+//! (`UDP_GRO`), many messages with a system call. Packets are not fragmented: the kernel knows how long they may be on
+//! the way to each peer, and says when that changes.
 
 mod calls;
 mod control;
@@ -47,8 +48,8 @@ const ASKED: usize = 16;
 pub struct Config {
     /// Whether packets may go, and come, as segments of one message where the kernel can.
     pub offload: bool,
-    /// Whether others of this user may be bound to the same address, as [`Udp::beside`] is (`SO_REUSEPORT` of socket(7)): the kernel
-    /// chooses one of them for each pair of addresses and ports.
+    /// Whether others of this user may be bound to the same address, as [`Udp::beside`] is (`SO_REUSEPORT` of
+    /// socket(7)): the kernel chooses one of them for each pair of addresses and ports.
     pub shared: bool,
     /// What the network promises. UDP's sum has 16 bits, and the kernel may throw away what it has no room for.
     pub guarantees: Guarantees,
@@ -123,11 +124,13 @@ impl Udp {
         })
     }
 
-    /// Another link at the same address, with buffers of the same arena: the kernel chooses between them for each pair of addresses and
-    /// ports, so that what a peer sends from one port comes over one of them, as long as none is opened or closed.
+    /// Another link at the same address, with buffers of the same arena: the kernel chooses between them for each pair
+    /// of addresses and ports, so that what a peer sends from one port comes over one of them, as long as none is
+    /// opened or closed.
     ///
     /// # Errors
-    /// See [`OpenError`]; this one was not opened to be [shared](Config::shared), or the thread is in another network namespace.
+    /// See [`OpenError`]; this one was not opened to be [shared](Config::shared), or the thread is in another network
+    /// namespace.
     pub fn beside(&self) -> Result<Udp, OpenError> {
         Udp::open(self.socket.local(), &self.arena, &self.config)
     }
@@ -160,8 +163,8 @@ impl Udp {
         self.socket.backlog()
     }
 
-    /// Octets of the longest packet that goes to a peer, as the kernel knows the way now. From then on [`Link::mtu`] heeds it, as
-    /// if a packet had gone there.
+    /// Octets of the longest packet that goes to a peer, as the kernel knows the way now. From then on [`Link::mtu`]
+    /// heeds it, as if a packet had gone there.
     ///
     /// # Errors
     /// There is no way to it.
@@ -170,8 +173,8 @@ impl Udp {
         Ok(self.paths.get(path).mtu.min(self.frame_room()))
     }
 
-    /// Has packets to a peer leave at so many octets in a second at most, headers of IP and UDP counted, or as fast as they go. Others
-    /// are not held up meanwhile. Returns whether the kernel or this driver keeps the time.
+    /// Has packets to a peer leave at so many octets in a second at most, headers of IP and UDP counted, or as fast as
+    /// they go. Others are not held up meanwhile. Returns whether the kernel or this driver keeps the time.
     ///
     /// # Errors
     /// There is no way to it.

@@ -18,7 +18,8 @@ const PROBE: u64 = 16;
 /// What recent waits have taught.
 #[derive(Debug)]
 pub struct Wait {
-    /// How long a wait is expected to take: each wait counts for a quarter, and what is longer than a sleep for no more.
+    /// How long a wait is expected to take: each wait counts for a quarter, and what is longer than a sleep for no
+    /// more.
     expected: Duration,
     longest_poll: Duration,
     sleeps: u64,

@@ -1,8 +1,10 @@
-//! The driver on AF_XDP: packets of ours go between a queue of an interface and the arena, past the kernel's protocol stack.
+//! The driver on AF_XDP: packets of ours go between a queue of an interface and the arena, past the kernel's protocol
+//! stack.
 //!
-//! An XDP program sends our packets ([`Filter`]) to the socket of the queue that they came on and leaves all others to the
-//! kernel. It hangs on a descriptor, and so goes with the process, however that ends; an interface that has a program already is
-//! left alone. What the kernel has in hand is a [`Buffer`] that the driver keeps: the token comes back with the frame.
+//! An XDP program sends our packets ([`Filter`]) to the socket of the queue that they came on and leaves all others to
+//! the kernel. It hangs on a descriptor, and so goes with the process, however that ends; an interface that has a
+//! program already is left alone. What the kernel has in hand is a [`Buffer`] that the driver keeps: the token comes
+//! back with the frame.
 
 mod assembler;
 mod bpf;
@@ -46,7 +48,8 @@ pub struct Config {
     pub busy_poll: Option<BusyPoll>,
     /// When to look for what was transmitted; [`Completion::adaptive`] if nothing is said.
     pub completion: Option<Completion>,
-    /// What the network behind the interface promises. AF_XDP itself loses what comes while there is no buffer to receive into.
+    /// What the network behind the interface promises. AF_XDP itself loses what comes while there is no buffer to
+    /// receive into.
     pub guarantees: Guarantees,
 }
 
@@ -103,8 +106,8 @@ impl Xdp {
         Xdp::on(Arc::new(port), config.queue, arena, config, None)
     }
 
-    /// Opens another queue of the same interface, with the same arena, from a thread in the same network namespace. What the
-    /// configuration says of program and copies is as with this one.
+    /// Opens another queue of the same interface, with the same arena, from a thread in the same network namespace.
+    /// What the configuration says of program and copies is as with this one.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -232,8 +235,8 @@ impl Xdp {
         }
     }
 
-    /// Asks the kernel to bring what has come, where that is ours to ask; and tells a device that has found no buffer, and says
-    /// so in the ring, that there are some now.
+    /// Asks the kernel to bring what has come, where that is ours to ask; and tells a device that has found no buffer,
+    /// and says so in the ring, that there are some now.
     fn bring(&mut self) {
         if self.socket.receive.is_empty() && (self.busy_polls || self.socket.fill.needs_wakeup()) {
             self.counters.polls += 1;
@@ -360,7 +363,8 @@ impl Link for Xdp {
     }
 
     fn counters(&self) -> Counters {
-        // Where the fill ring is empty, `rx_fill_ring_empty_descs` counts what `rx_dropped` does, or attempts of the device.
+        // Where the fill ring is empty, `rx_fill_ring_empty_descs` counts what `rx_dropped` does, or attempts of the
+        // device.
         let lost = xdp_statistics(&self.socket).map_or(0, |it| it.rx_dropped + it.rx_ring_full.unwrap_or(0));
         Counters { lost, switches: self.pace.switches(), ..self.counters }
     }
@@ -384,8 +388,9 @@ impl Link for Xdp {
 
     fn close(self: Box<Self>) -> Returned {
         let Xdp { port, socket, queue, lent, done, begun, .. } = *self;
-        // What is under way to it now, on another processor, is there when the barrier is passed, which waits for all that the
-        // kernel's network code does. That the socket is closed says less: a child that was forked may have it for a moment.
+        // What is under way to it now, on another processor, is there when the barrier is passed, which waits for all
+        // that the kernel's network code does. That the socket is closed says less: a child that was forked may have it
+        // for a moment.
         let quiet = port.sockets.clear(queue).is_ok() && barrier();
         let mut returned = Returned { lent: done, given: begun, own: Vec::new() };
         if quiet && !socket.zero_copy {
@@ -400,9 +405,9 @@ impl Link for Xdp {
 
 /// Frames of a packet that is sent, at most.
 ///
-/// A device that copies nothing takes so many as its driver says (`xdp_zc_max_segs`). Of a packet of more, Linux 6.18 takes the
-/// frames out of the ring and neither sends them nor gives them back (`xskq_cons_read_desc_batch`). One that takes packets in
-/// pieces at all takes two.
+/// A device that copies nothing takes so many as its driver says (`xdp_zc_max_segs`). Of a packet of more, Linux 6.18
+/// takes the frames out of the ring and neither sends them nor gives them back (`xskq_cons_read_desc_batch`). One that
+/// takes packets in pieces at all takes two.
 fn pieces(in_pieces: bool, zero_copy: bool) -> usize {
     match (in_pieces, zero_copy) {
         (false, _) => 1,

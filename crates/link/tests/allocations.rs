@@ -1,6 +1,6 @@
-//! In the steady state a link allocates nothing. AF_XDP makes a system call for a batch of packets that it sends and none for those
-//! that it receives, the link over UDP sockets one for many either way: the allocator counts, the link does, and the kernel ends a
-//! thread that makes another call.
+//! In the steady state a link allocates nothing. AF_XDP makes a system call for a batch of packets that it sends and
+//! none for those that it receives, the link over UDP sockets one for many either way: the allocator counts, the link
+//! does, and the kernel ends a thread that makes another call.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 use seccompiler::{SeccompAction, SeccompFilter, apply_filter};
@@ -51,7 +51,8 @@ static ALLOCATOR: Counting = Counting;
 
 const GEOMETRY: Geometry = Geometry { frames: 1024, frame_size: 2048, headroom: 128 };
 const BATCH: usize = 64;
-/// Batches until all that grows with use has grown, and the bounce buffer has made its choice; and those that are measured.
+/// Batches until all that grows with use has grown, and the bounce buffer has made its choice; and those that are
+/// measured.
 const WARM: u64 = 200;
 const MEASURED: u64 = 500;
 
@@ -213,8 +214,8 @@ fn over_a_cable() {
     assert!(wakeups * 16 <= packets, "{wakeups} system calls for {packets} packets");
 }
 
-/// From here on this thread may make these system calls, and those that it needs to end, or to look at the clock where that takes
-/// one. Any other is the process's last.
+/// From here on this thread may make these system calls, and those that it needs to end, or to look at the clock where
+/// that takes one. Any other is the process's last.
 fn allow_alone(these: &[libc::c_long]) {
     let ends = [libc::SYS_munmap, libc::SYS_madvise, libc::SYS_futex, libc::SYS_exit, libc::SYS_exit_group];
     let calls = [libc::SYS_clock_gettime, libc::SYS_rt_sigprocmask, libc::SYS_sigaltstack]

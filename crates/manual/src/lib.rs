@@ -1,4 +1,5 @@
-//! Manual pages of `underpass` and `underpassd`, from the descriptions of their command lines. A crate because both have some.
+//! Manual pages of `underpass` and `underpassd`, from the descriptions of their command lines. A crate because both
+//! have some.
 
 use clap::Command;
 use clap_mangen::Man;
@@ -10,12 +11,14 @@ pub fn render(command: &Command, section: &str) -> String {
     let source = concat!("underpass ", env!("CARGO_PKG_VERSION"));
     let man = Man::new(command.clone()).section(section).manual("Underpass").source(source);
     man.render(&mut text).expect("memory takes what is written");
-    // clap_mangen has one title for whatever help says at its end, which for us is examples; the version is in the footer.
+    // clap_mangen has one title for whatever help says at its end, which for us is examples; the version is in the
+    // footer.
     let text = String::from_utf8_lossy(&text).replace(".SH EXTRA", ".SH EXAMPLES").replace("\nExamples:\n", "\n");
     with_values(text.split(".SH VERSION").next().unwrap_or_default(), command)
 }
 
-/// The page with the name of each option's value behind the option in the synopsis too, where clap_mangen leaves it out.
+/// The page with the name of each option's value behind the option in the synopsis too, where clap_mangen leaves it
+/// out.
 fn with_values(text: &str, command: &Command) -> String {
     let options = command.get_arguments().filter(|it| it.get_action().takes_values());
     options.fold(text.to_string(), |text, option| match (option.get_long(), option.get_value_names()) {

@@ -7,10 +7,12 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// No such file.
-    #[error("there is no policy {}; write it (an empty file says the default), or name another by --policy", .0.display())]
+    #[error("there is no policy {}; write it (an empty file says the default), or name another by \
+             --policy", .0.display())]
     Missing(PathBuf),
     /// It cannot be read.
-    #[error("cannot read the policy {}: {error}; let root own it, with mode 0644, in folders that all may enter", path.display())]
+    #[error("cannot read the policy {}: {error}; let root own it, with mode 0644, in folders that all may \
+             enter", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -29,7 +31,8 @@ pub enum PolicyError {
         owner: u32,
     },
     /// Others than its owner may change it, or replace it in a folder above it.
-    #[error("others than its owner could change the policy by {} (mode {mode:04o}): chmod go-w {}", path.display(), path.display())]
+    #[error("others than its owner could change the policy by {} (mode {mode:04o}): chmod go-w \
+             {}", path.display(), path.display())]
     Writable {
         /// The file or folder.
         path: PathBuf,

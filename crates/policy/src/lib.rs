@@ -1,8 +1,8 @@
-//! The administrator's policy: whose connections `underpassd` lets share memory. The daemon decides by it and `underpass`
-//! explains it, both by this crate, so that they cannot differ.
+//! The administrator's policy: whose connections `underpassd` lets share memory. The daemon decides by it and
+//! `underpass` explains it, both by this crate, so that they cannot differ.
 //!
-//! [`read`] takes a file that an administrator has written ([`PolicyError`] says what is wrong with it), `text` makes rules
-//! of it, and [`Policy`] decides. [`User`] is what is known of a process.
+//! [`read`] takes a file that an administrator has written ([`PolicyError`] says what is wrong with it), `text` makes
+//! rules of it, and [`Policy`] decides. [`User`] is what is known of a process.
 
 mod error;
 mod file;

@@ -193,8 +193,8 @@ impl Policy {
         Policy { same_user: true, group, no_group: None, allow: Vec::new(), deny: Vec::new() }
     }
 
-    /// Whether both ends may map the same memory. What is not known of an end fits every rule that denies, and none that
-    /// allows.
+    /// Whether both ends may map the same memory. What is not known of an end fits every rule that denies, and none
+    /// that allows.
     pub fn decide(&self, ends: [&End<'_>; 2]) -> Decision<'_> {
         self.weigh(ends, Fit::Open)
     }
@@ -403,9 +403,9 @@ mod tests {
         let policy = Policy { allow: vec![allow], deny, ..Policy::of_members(group) };
         assert_eq!(
             policy.to_string(),
-            "may share memory:\n  processes of one user with one another\n  members of the group g (70) with one another\n  \
-             rule \"web\" (line 7): user 1 with user 2 in the host's network at port 80 or 81\nnever share memory, \
-             whatever else is said:\n  rule of line 1: anyone in cgroup / with anyone\n"
+            "may share memory:\n  processes of one user with one another\n  members of the group g (70) with one \
+             another\n  rule \"web\" (line 7): user 1 with user 2 in the host's network at port 80 or 81\nnever share \
+             memory, whatever else is said:\n  rule of line 1: anyone in cgroup / with anyone\n"
         );
         let [with, never] = policy.partners(&user(1, &[]));
         assert_eq!((with.len(), never.len()), (2, 1), "{with:?} {never:?}");

@@ -202,7 +202,8 @@ impl Reader<'_> {
             Some(rest) if rest.split('/').all(is_plain) => Ok(format!("/{rest}")),
             _ => Err(self.wrong(
                 written.span(),
-                "a control group is written as in /proc/PID/cgroup behind \"0::\", such as /system.slice/redis-server.service",
+                "a control group is written as in /proc/PID/cgroup behind \"0::\", such as \
+                 /system.slice/redis-server.service",
             )),
         }
     }
@@ -240,8 +241,8 @@ mod tests {
 
     #[test]
     fn nothing_said_is_the_default() {
-        let default = "may share memory:\n  processes of one user with one another\n  members of the group underpass (9) with one \
-                       another\n";
+        let default = "may share memory:\n  processes of one user with one another\n  members of the group underpass \
+                       (9) with one another\n";
         assert_eq!(parsed("").to_string(), default);
         assert_eq!(parsed("# nothing\nsame_user = true\ngroup = \"underpass\"\n").to_string(), default);
         assert_eq!(parsed("same_user = false\ngroup = \"\"").to_string(), "may share memory:\n  nobody\n");
@@ -250,14 +251,16 @@ mod tests {
 
     #[test]
     fn rules_are_read_with_their_lines() {
-        let text = "group = \"\"\n\n[[allow]]\nname = \"database\"\nbetween = [{ user = \"web\" }, { user = 70, ports = [5432] }]\n\n\
-                    [[deny]]\nbetween = [\n  { group = \"guests\", cgroup = \"/user.slice/\" },\n  { network = \"other\" },\n]\n";
+        let text = "group = \"\"\n\n[[allow]]\nname = \"database\"\nbetween = [{ user = \"web\" }, { user = 70, ports \
+                    = [5432] }]\n\n\
+                    [[deny]]\nbetween = [\n  { group = \"guests\", cgroup = \"/user.slice/\" },\n  { network = \
+                    \"other\" },\n]\n";
         let policy = parsed(text);
         assert_eq!(
             policy.to_string(),
-            "may share memory:\n  processes of one user with one another\n  rule \"database\" (line 3): user web (3) with user 70 at \
-             port 5432\nnever share memory, whatever else is said:\n  rule of line 7: group guests (6) in cgroup /user.slice with \
-             anyone in another network\n"
+            "may share memory:\n  processes of one user with one another\n  rule \"database\" (line 3): user web (3) \
+             with user 70 at port 5432\nnever share memory, whatever else is said:\n  rule of line 7: group guests (6) \
+             in cgroup /user.slice with anyone in another network\n"
         );
         let user = |uid| User { uid, gid: uid, groups: vec![], cgroup: Some("/".into()) };
         let [web, database] = [user(3), user(70)];
@@ -296,7 +299,8 @@ mod tests {
     /// Any text is read without harm, and what is refused is refused in one line.
     #[test]
     fn damaged_text_is_refused_in_one_line() {
-        let text = "group = \"g\"\n[[allow]]\nname = \"n\"\nbetween = [{ user = \"web\", ports = [1, 2] }, { cgroup = \"/a\" }]\n";
+        let text = "group = \"g\"\n[[allow]]\nname = \"n\"\nbetween = [{ user = \"web\", ports = [1, 2] }, { cgroup = \
+                    \"/a\" }]\n";
         for at in 0..text.len() {
             for octet in [b'"', b'[', b'{', b'\n', b'=', b'0', b' ', b'\\'] {
                 let mut damaged = text.as_bytes().to_vec();

@@ -225,8 +225,8 @@ impl Pool {
         Some(Channel { base, header, ring_bytes: self.shape.ring_bytes, slot: index, side: side as u32 })
     }
 
-    /// The channels that were ever used, as their makers see them. The lowest free slot is always taken, so behind the first that
-    /// never was come no others: to look at these would fill their pages.
+    /// The channels that were ever used, as their makers see them. The lowest free slot is always taken, so behind the
+    /// first that never was come no others: to look at these would fill their pages.
     pub fn channels(&self) -> impl Iterator<Item = Channel> {
         let all = (0..self.shape.slots).map_while(|slot| self.slot(slot, Side::Maker));
         all.take_while(|channel| channel.control().cookies[0].load(Relaxed) != 0)
@@ -369,8 +369,8 @@ impl Channel {
         (self.base, WORDS)
     }
 
-    /// Makes this slot, of which nobody else knows, a copy of another one: `words` are the [words](Channel::words) of that
-    /// one, and `ring` is what its incoming ring had from position `from` on. False if that does not fit.
+    /// Makes this slot, of which nobody else knows, a copy of another one: `words` are the [words](Channel::words) of
+    /// that one, and `ring` is what its incoming ring had from position `from` on. False if that does not fit.
     pub fn copy_from(&self, words: &[u8], from: u64, ring: &[u8]) -> bool {
         if words.len() != WORDS {
             return false;
@@ -400,8 +400,8 @@ impl Channel {
         self.incoming().flags.resets.store(kernel::resets_at_close(fd).into(), Release);
     }
 
-    /// Whether a process of the other end is between two program images, and lives. Nobody waits for a process of another PID
-    /// namespace, because nothing tells whether it lives.
+    /// Whether a process of the other end is between two program images, and lives. Nobody waits for a process of
+    /// another PID namespace, because nothing tells whether it lives.
     pub fn other_executes(&self) -> bool {
         is_executing(self.incoming())
     }

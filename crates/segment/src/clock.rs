@@ -120,8 +120,8 @@ pub fn give_way() {
     let _ = unsafe { syscall(libc::SYS_sched_yield, [0; 6]) };
 }
 
-/// Sleeps for about `microseconds` (0 to 999,999) with the signals of `mask` held back and all others let in; false when
-/// one of those was handled.
+/// Sleeps for about `microseconds` (0 to 999,999) with the signals of `mask` held back and all others let in; false
+/// when one of those was handled.
 pub fn nap_unless_signalled(microseconds: u32, mask: u64) -> bool {
     let ts = libc::timespec { tv_sec: 0, tv_nsec: microseconds as libc::c_long * 1000 };
     let mask = &raw const mask;

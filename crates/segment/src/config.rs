@@ -59,7 +59,8 @@ pub const KEYS: &[Key] = &[
         name: "io_uring",
         shape: "auto | deny | allow",
         default: "auto",
-        help: "io_uring bypasses the library: auto and deny let io_uring_setup fail with ENOSYS, deny always by a seccomp filter.",
+        help: "io_uring bypasses the library: auto and deny let io_uring_setup fail with ENOSYS, deny always by a \
+               seccomp filter.",
     },
 ];
 

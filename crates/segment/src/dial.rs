@@ -66,8 +66,8 @@ impl Dial {
     /// Connects to the broker.
     ///
     /// # Errors
-    /// ENOENT, ECONNREFUSED: there is none. EACCES: this process may not ask it. EAGAIN: too many are being accepted. EMFILE,
-    /// ENFILE: no descriptor is free.
+    /// ENOENT, ECONNREFUSED: there is none. EACCES: this process may not ask it. EAGAIN: too many are being accepted.
+    /// EMFILE, ENFILE: no descriptor is free.
     pub fn connect(path: &SocketPath) -> Result<Dial, Errno> {
         const AT: usize = core::mem::offset_of!(libc::sockaddr_un, sun_path);
         let (mut address, path) = ([0u8; size_of::<libc::sockaddr_un>()], path.bytes());

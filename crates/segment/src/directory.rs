@@ -186,9 +186,9 @@ impl Directory {
         let _ = self.header().tap.compare_exchange(name.word(), 0, SeqCst, Relaxed);
     }
 
-    /// Whether a process of the user has searched the piece of code with this mark, and found nothing that sets up an io_uring.
-    /// Unlike the rest of the table, the library believes this: a process that could lie here could also trace this
-    /// one.
+    /// Whether a process of the user has searched the piece of code with this mark, and found nothing that sets up an
+    /// io_uring. Unlike the rest of the table, the library believes this: a process that could lie here could also
+    /// trace this one.
     pub fn is_harmless(&self, code: u64) -> bool {
         self.places_of(code).any(|it| it.load(Relaxed) == code)
     }
@@ -381,8 +381,8 @@ impl Directory {
         directory
     }
 
-    /// The words of the entries in which the key may lie, 16 for each: state, nothing, key (4), waiter (3), maker (3), pool,
-    /// slot, shape (2).
+    /// The words of the entries in which the key may lie, 16 for each: state, nothing, key (4), waiter (3), maker (3),
+    /// pool, slot, shape (2).
     pub(crate) fn words(&self, key: Key) -> Vec<&[AtomicU32]> {
         let entry = |step| self.entry((key.place() + step) % ENTRIES);
         // SAFETY: an entry is 16 words, all of which may be anything.

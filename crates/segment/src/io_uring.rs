@@ -1,7 +1,7 @@
 //! Finds machine code that makes the system call io_uring_setup(2) by itself, past libc's `syscall`.
 //!
-//! The call's number is moved into the register for it before the instruction that enters the kernel. Nothing else looks like
-//! that: of 677 MB of code in programs and libraries of a Debian system, only liburing's does.
+//! The call's number is moved into the register for it before the instruction that enters the kernel. Nothing else
+//! looks like that: of 677 MB of code in programs and libraries of a Debian system, only liburing's does.
 #![allow(unsafe_code, reason = "searches by libc's memchr, which is several times as fast as a loop")]
 
 /// How far after its number the system call's instruction is searched for, in bytes. Compilers prepare the arguments in
@@ -25,8 +25,9 @@ const CALL: &[u8] = &[0x01, 0x00, 0x00, 0xd4];
 /// replaces, and libc, which has no function for it.
 pub const HARMLESS: [&[u8]; 4] = [b"liburing", b"libunderpass", b"libc.so", b"ld-linux"];
 
-/// Whether `len` bytes of code make the call. `read` fills its buffer, a part of `piece`, with the code from an offset on; `None`
-/// as soon as it cannot. `piece` has several KiB: programs may have 100 MB of code, so it is searched piece by piece.
+/// Whether `len` bytes of code make the call. `read` fills its buffer, a part of `piece`, with the code from an offset
+/// on; `None` as soon as it cannot. `piece` has several KiB: programs may have 100 MB of code, so it is searched piece
+/// by piece.
 pub fn is_set_up_in(len: u64, piece: &mut [u8], mut read: impl FnMut(u64, &mut [u8]) -> Option<()>) -> Option<bool> {
     let mut at = 0;
     while at < len {
@@ -110,7 +111,8 @@ mod tests {
 
     #[test]
     fn what_only_looks_like_it_is_passed_over() {
-        // The number as a line's, say, in another register; in libc's `syscall`; too far from a system call; another number.
+        // The number as a line's, say, in another register; in libc's `syscall`; too far from a system call; another
+        // number.
         assert!(!is_set_up_by(b"\xba\xa9\x01\x00\x00\x0f\x05"));
         assert!(!is_set_up_by(b"\xbf\xa9\x01\x00\x00\xe8\x00\x00\x00\x00\xc3"));
         assert!(!is_set_up_by(&[b"\xb8\xa9\x01\x00\x00".as_slice(), &[0x90; NEAR], b"\x0f\x05"].concat()));

@@ -1,8 +1,8 @@
 //! A mark of how the structures in shared memory are laid out, computed by the compiler from their definitions. Two
 //! builds of the library share memory only if their marks agree, so a moved field never needs a new version number.
 //!
-//! `laid_out!` wraps the definition of such a structure. Every field's type must be [`LaidOut`] itself, so the mark of a
-//! structure covers everything inside it. A compiler does not see what the words *mean*: `PROTOCOL` counts that.
+//! `laid_out!` wraps the definition of such a structure. Every field's type must be [`LaidOut`] itself, so the mark of
+//! a structure covers everything inside it. A compiler does not see what the words *mean*: `PROTOCOL` counts that.
 
 use crate::sync::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 
@@ -93,14 +93,17 @@ mod tests {
     fn every_change_of_a_structure_changes_its_mark() {
         macro_rules! mark {
             ($($definition:tt)+) => {{
-                laid_out! { #[repr(C)] #[allow(dead_code, reason = "only its layout matters")] struct It { $($definition)+ } }
+                laid_out! { #[repr(C)] #[allow(dead_code, reason = "only its layout \
+                                                                    matters")] struct It { $($definition)+ } }
                 It::LAYOUT
             }};
         }
-        laid_out! { #[repr(C)] #[allow(dead_code, reason = "only its layout matters")] struct Inner { a: AtomicU32, b: AtomicU32, } }
+        laid_out! { #[repr(C)] #[allow(dead_code, reason = "only its layout \
+        matters")] struct Inner { a: AtomicU32, b: AtomicU32, } }
         mod other {
             use super::super::*;
-            laid_out! { #[repr(C)] #[allow(dead_code, reason = "only its layout matters")] pub struct Inner { b: AtomicU32, a: AtomicU32, } }
+            laid_out! { #[repr(C)] #[allow(dead_code, reason = "only its layout \
+            matters")] pub struct Inner { b: AtomicU32, a: AtomicU32, } }
         }
         let marks = [
             mark! { a: AtomicU32, b: AtomicU32, },

@@ -1,9 +1,9 @@
 //! What two processes share: layout, ring, path switch, waiting, meeting.
 //!
-//! Along the way of a byte: a program's [`vector`] is copied into the [`ring`] of its connection's [`channel`], which holds
-//! the control [`words`] as well; [`switch`] decides for each direction whether the stream is in the ring or in the kernel,
-//! [`wait`] how to wait for it. The two ends find each other through the [`directory`] by the rules of [`meeting`], and
-//! each keeps its own positions in its [`end`].
+//! Along the way of a byte: a program's [`vector`] is copied into the [`ring`] of its connection's [`channel`], which
+//! holds the control [`words`] as well; [`switch`] decides for each direction whether the stream is in the ring or in
+//! the kernel, [`wait`] how to wait for it. The two ends find each other through the [`directory`] by the rules of
+//! [`meeting`], and each keeps its own positions in its [`end`].
 
 pub mod channel;
 pub mod clock;

@@ -7,8 +7,8 @@
 //! and tries again when the owner wakes.
 //!
 //! It lies in memory that the other end of the connection does not have. What it guards is built so that a signal
-//! handler may run in the middle of it (a sender's commit is one compare-and-swap, and a reader holds signals back while it
-//! passes a mark), so entering twice by one thread is fine.
+//! handler may run in the middle of it (a sender's commit is one compare-and-swap, and a reader holds signals back
+//! while it passes a mark), so entering twice by one thread is fine.
 
 use crate::clock;
 use crate::kernel;

@@ -1,7 +1,7 @@
 //! The kernel of a model: two connected sockets, each direction a queue, and which threads are dead.
 //!
-//! What was sent arrives whenever the model checker says so: a count of the bytes is all that the other end sees, and it
-//! may see an old one.
+//! What was sent arrives whenever the model checker says so: a count of the bytes is all that the other end sees, and
+//! it may see an old one.
 #![allow(unsafe_code, reason = "writes answers to where system calls want them")]
 
 use crate::kernel::{CLOSE_WAIT, ESTABLISHED, FIN_WAIT2, LAST_ACK};

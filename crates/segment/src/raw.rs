@@ -21,7 +21,8 @@ impl Errno {
 /// What a system call answers: a non-negative value or an [`Errno`].
 pub type Answer = Result<usize, Errno>;
 
-/// The program has said which system calls it makes: see [`be_quiet`]. In Miri, which executes none, it has from the start.
+/// The program has said which system calls it makes: see [`be_quiet`]. In Miri, which executes none, it has from the
+/// start.
 static QUIET: AtomicBool = AtomicBool::new(cfg!(miri));
 
 /// Says whether this process may be killed for a system call that the program does not make itself (seccomp(2)). Then
@@ -68,7 +69,8 @@ pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Answer {
     // SAFETY: the caller vouches for the arguments; the kernel clobbers rcx and r11 only.
     unsafe {
         asm!("syscall", inlateout("rax") number as isize => value,
-            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3], in("r8") args[4], in("r9") args[5],
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
+            in("r10") args[3], in("r8") args[4], in("r9") args[5],
             lateout("rcx") _, lateout("r11") _, options(nostack));
     }
     answer(value)

@@ -25,8 +25,8 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// It has not carried enough yet to be worth a channel, had nothing more to send when it had one, or the process had no
-    /// free descriptor to ask the kernel by.
+    /// It has not carried enough yet to be worth a channel, had nothing more to send when it had one, or the process
+    /// had no free descriptor to ask the kernel by.
     Young = "young",
     /// The other end has not answered: it runs without Underpass, stays on kernel TCP for a reason of its own (see its
     /// --stats), or has not used the connection since.
@@ -45,7 +45,8 @@ reasons! {
     NoMemory = "no-memory",
     /// The descriptor came from another program (exec or SCM_RIGHTS), which may still use the connection.
     Inherited = "inherited",
-    /// Several processes have had the descriptor since before its two ends met. It goes up when only one of them has it.
+    /// Several processes have had the descriptor since before its two ends met. It goes up when only one of them has
+    /// it.
     Shared = "shared",
     /// The program prints to it by dprintf, or it is stdin, stdout or stderr.
     Stdio = "stdio",
@@ -89,6 +90,7 @@ reasons! {
     Policy = "policy",
     /// Only underpassd could say who is at the other end, and it has not answered.
     NoBroker = "no-broker",
-    /// The kernel path of this connection between users or namespaces does not answer, so memory does not carry it either.
+    /// The kernel path of this connection between users or namespaces does not answer, so memory does not carry it
+    /// either.
     PathSilent = "path-silent",
 }

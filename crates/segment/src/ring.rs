@@ -224,8 +224,8 @@ impl Ring {
         [(begin, first as usize), (self.base, (len - first) as usize)]
     }
 
-    /// Lays `bytes`, a whole number of words, from position `from` on, with nothing published behind. False if there are
-    /// more than the ring takes.
+    /// Lays `bytes`, a whole number of words, from position `from` on, with nothing published behind. False if there
+    /// are more than the ring takes.
     ///
     /// # Safety
     /// Nobody else may know of the ring yet.

@@ -1,8 +1,8 @@
 //! The counters of `underpass run --stats`: one row for each process, written by the library and read by the command.
 //!
-//! A process takes a row when it first counts a connection, so that the many processes of a run that have none leave room
-//! for those that do. Rows are taken in order and never given back, by one compare-and-swap each: any number of threads
-//! and signal handlers of a process that look for its row at once find the same one.
+//! A process takes a row when it first counts a connection, so that the many processes of a run that have none leave
+//! room for those that do. Rows are taken in order and never given back, by one compare-and-swap each: any number of
+//! threads and signal handlers of a process that look for its row at once find the same one.
 #![allow(unsafe_code, reason = "lays records over shared memory")]
 
 use crate::raw::Errno;
@@ -107,7 +107,8 @@ pub struct ProcessStats {
     pub poll_sleeps: u64,
     /// Connections of which the bytes are not counted.
     pub unfollowed: u64,
-    /// For the connections that never were fast, or were ended because the other end broke the rules: why, and how many.
+    /// For the connections that never were fast, or were ended because the other end broke the rules: why, and how
+    /// many.
     pub reasons: Vec<(Reason, u64)>,
 }
 
@@ -127,8 +128,8 @@ impl Region {
         Ok(Region { mapping })
     }
 
-    /// The regions of user `uid` that are in use, each with the process that made it, as numbered in this PID namespace (0: it
-    /// has no number here). They can be read only.
+    /// The regions of user `uid` that are in use, each with the process that made it, as numbered in this PID namespace
+    /// (0: it has no number here). They can be read only.
     ///
     /// # Errors
     /// What shmat says, except that a region was gone meanwhile.
@@ -158,7 +159,8 @@ impl Region {
         (0..RECORDS).map_while(|index| read(record(&self.mapping, index))).collect()
     }
 
-    /// Program starts that loaded the library and reached these counters. A process that executes another program starts two.
+    /// Program starts that loaded the library and reached these counters. A process that executes another program
+    /// starts two.
     pub fn programs(&self) -> u64 {
         header(&self.mapping).programs.load(Relaxed)
     }
@@ -195,7 +197,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// The counters in region `id` of user `uid`, for a program that has just started. `None` if they cannot be reached.
+    /// The counters in region `id` of user `uid`, for a program that has just started. `None` if they cannot be
+    /// reached.
     pub fn open(id: i32, uid: u32) -> Option<Counters> {
         let (mapping, _) = Mapping::open(id, LEN, uid).ok()?;
         header(&mapping).programs.fetch_add(1, Relaxed);

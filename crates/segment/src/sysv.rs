@@ -5,8 +5,8 @@
 //! process ends, and yet Linux still lets a process of the same user attach it by its number (shmop(2), "Linux permits
 //! a process to attach a shared memory segment that has already been marked for deletion").
 //!
-//! A process that is killed before it has marked its segment leaves an empty one that nobody would ever remove. Its size
-//! shows whose it is, and the next process of this user that looks for segments removes it.
+//! A process that is killed before it has marked its segment leaves an empty one that nobody would ever remove. Its
+//! size shows whose it is, and the next process of this user that looks for segments removes it.
 #![allow(unsafe_code, reason = "attaches memory and calls shmctl")]
 
 mod memfd;
@@ -143,8 +143,8 @@ impl Mapping {
         let _ = self.advise(libc::MADV_REMOVE);
     }
 
-    /// Takes all but the first `len` bytes, which are whole pages, out of this process's address space. They still count
-    /// against its share of a limited one, so that there is room when they come back.
+    /// Takes all but the first `len` bytes, which are whole pages, out of this process's address space. They still
+    /// count against its share of a limited one, so that there is room when they come back.
     ///
     /// # Errors
     /// What munmap says; then all of it is there.
@@ -152,7 +152,8 @@ impl Mapping {
     /// # Safety
     /// No reference into them may be used afterwards, by any thread.
     pub(crate) unsafe fn keep(&self, len: usize) -> Result<(), Errno> {
-        // SAFETY: behind the bytes that are kept lie pages of the segment alone; the caller vouches that nothing uses them.
+        // SAFETY: behind the bytes that are kept lie pages of the segment alone; the caller vouches that nothing uses
+        // them.
         unsafe { unmap(self.base.as_ptr() as usize + len, pages(self.len) - len) }
     }
 
@@ -196,7 +197,8 @@ impl Mapping {
         Some(attest(self.id, IPC_STAT).ok()?.1.attached)
     }
 
-    /// Number by which another process of this user attaches it; below 0 for memory of the broker, which is attached by nobody.
+    /// Number by which another process of this user attaches it; below 0 for memory of the broker, which is attached by
+    /// nobody.
     pub fn id(&self) -> i32 {
         self.id
     }
@@ -299,8 +301,8 @@ fn remove(id: i32) -> Result<usize, Errno> {
     unsafe { syscall(libc::SYS_shmctl, [id as usize, libc::IPC_RMID as usize, 0, 0, 0, 0]) }
 }
 
-/// Numbers of the segments of `len` bytes that are private to `uid`, up to as many as `out` holds; returns how many. What
-/// killed processes of this user have left is removed.
+/// Numbers of the segments of `len` bytes that are private to `uid`, up to as many as `out` holds; returns how many.
+/// What killed processes of this user have left is removed.
 pub fn find(len: usize, uid: u32, out: &mut [i32]) -> usize {
     let mut found = 0;
     for_each_segment(|id, it| {
@@ -388,7 +390,8 @@ fn unlocked(len: usize, map: impl FnOnce() -> Answer) -> Result<NonNull<u8>, Err
     NonNull::new(base as *mut u8).ok_or(Errno(libc::ENOMEM))
 }
 
-/// Whether another program in this process could attach all that this one has attached, within its limit of address space.
+/// Whether another program in this process could attach all that this one has attached, within its limit of address
+/// space.
 pub fn fits_again() -> bool {
     ATTACHED.load(Relaxed) <= address_space() / SHARE_OF_LIMIT
 }

@@ -1,15 +1,15 @@
 //! A tap: the memory to which senders copy what they publish while `underpass capture` runs.
 //!
 //! It is a System V segment that the capturing command makes and names in the [`directory`](crate::directory), for
-//! connections that go fast later, and in the ends that there are. A process attaches it with the first send, and lets go
-//! of it when the command is gone, however it ended, and before it sleeps: see `tap/kept.rs`. A process that finds the
-//! command gone forgets the tap's name.
+//! connections that go fast later, and in the ends that there are. A process attaches it with the first send, and lets
+//! go of it when the command is gone, however it ended, and before it sleeps: see `tap/kept.rs`. A process that finds
+//! the command gone forgets the tap's name.
 //!
-//! Inside is a ring of records, each a [`Head`] and its bytes. Senders take turns by a lock; the command is the only reader. A
-//! sender waits for neither a reader nor room: what does not fit is counted and left out.
+//! Inside is a ring of records, each a [`Head`] and its bytes. Senders take turns by a lock; the command is the only
+//! reader. A sender waits for neither a reader nor room: what does not fit is counted and left out.
 //!
-//! Neither side trusts the other, nor senders one another: any process of the user may write anything here. A sender masks
-//! every offset, and the command checks every record and copies it before it looks at it.
+//! Neither side trusts the other, nor senders one another: any process of the user may write anything here. A sender
+//! masks every offset, and the command checks every record and copies it before it looks at it.
 #![allow(unsafe_code, reason = "lays records over shared memory")]
 
 mod kept;

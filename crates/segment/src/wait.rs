@@ -17,7 +17,8 @@ const ALONE_US: u64 = 4;
 const GIVEN_US: u64 = 1000;
 /// A direction whose waits are long polls once in this many waits, to find out whether they still are.
 const PROBE_EVERY: u32 = 64;
-/// The same where the waits are [`FAR`] times as long as the longest poll: no wake-ups that polls would save can make that much.
+/// The same where the waits are [`FAR`] times as long as the longest poll: no wake-ups that polls would save can make
+/// that much.
 const PROBE_RARELY: u32 = 4 * PROBE_EVERY;
 const FAR: u64 = 3;
 
@@ -189,8 +190,8 @@ impl Wait {
     }
 }
 
-/// How long wait number `waits` of a direction polls, in ticks, where `mean` is 8 times the mean of the last waits and `longest`
-/// the longest poll allowed.
+/// How long wait number `waits` of a direction polls, in ticks, where `mean` is 8 times the mean of the last waits and
+/// `longest` the longest poll allowed.
 fn budget(mean: u64, waits: u32, longest: u64) -> u64 {
     let probe_every = if mean / 8 > FAR * longest { PROBE_RARELY } else { PROBE_EVERY };
     if mean / 8 <= longest || waits.is_multiple_of(probe_every) { longest } else { 0 }
@@ -201,8 +202,8 @@ fn learnt(mean: u64, waited: u64, ticks_per_microsecond: u64) -> u64 {
     mean - mean / 8 + waited.min(LONGEST_LEARNT_US * ticks_per_microsecond)
 }
 
-/// The policy in a model of costs, in which a tick is a microsecond of processor time: a poll costs what it lasts, and a sleep what
-/// it costs both ends to wake a sleeper.
+/// The policy in a model of costs, in which a tick is a microsecond of processor time: a poll costs what it lasts, and
+/// a sleep what it costs both ends to wake a sleeper.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,8 @@
 //! What a watcher (`underpass ss`, `underpass top`) sees of the connections of a user's processes, and how `underpass
 //! pin` asks for the kernel path.
 //!
-//! The tables of ends are attached to be read only, and for as long as it takes to copy what is in use. No watched process
-//! is asked, stopped or traced, and no lock is taken.
+//! The tables of ends are attached to be read only, and for as long as it takes to copy what is in use. No watched
+//! process is asked, stopped or traced, and no lock is taken.
 //!
 //! [`hold`] and [`let_go`] attach the tables to be written. They write only two words, each by one atomic step, after
 //! which every other value in the table is as right as before: a bit of the byte at which a sender looks with each
@@ -81,12 +81,13 @@ pub struct Seen {
     pub waits: u32,
     /// Times such a wait ended in a sleep.
     pub sleeps: u64,
-    /// Mean of the last waits, without what waking a sleeper took: while it is above `spin_us`, a receive sleeps at once.
+    /// Mean of the last waits, without what waking a sleeper took: while it is above `spin_us`, a receive sleeps at
+    /// once.
     pub mean_wait_ns: u64,
 }
 
-/// How many bytes of ring lie between its sender and its reader, headers included; `None` where the two were not seen at one
-/// time, or do not say what can be.
+/// How many bytes of ring lie between its sender and its reader, headers included; `None` where the two were not seen
+/// at one time, or do not say what can be.
 pub fn fill(sender: &Way, reader: &Way, ring_size: u32) -> Option<u64> {
     let between = crate::ring::distance(reader.position, sender.position);
     (between <= ring_size.into()).then_some(between)

@@ -11,7 +11,8 @@ laid_out! {
     #[repr(C, align(128))]
     pub struct ReaderFlags {
         /// Not 0: the reader is going to sleep. [`ALONE`]: the sender that takes it to 0 owes a doorbell. Otherwise the
-        /// number of a [`Group`], which is rung; [`RINGING`] stands beside meanwhile. [`DOZING`]: the sender owes a knock.
+        /// number of a [`Group`], which is rung; [`RINGING`] stands beside meanwhile. [`DOZING`]: the sender owes a
+        /// knock.
         pub waiting: AtomicU32,
         /// 1: all reads go through the library; doorbells cannot be taken for data.
         pub ready: AtomicU32,
@@ -31,8 +32,8 @@ laid_out! {
         pub resets: AtomicU32,
         /// How far the reader has read the kernel stream, doorbells included.
         pub position: AtomicU64,
-        /// The thread, of either end, that puts on the kernel path what the reader has left in the ring; 0: none. Beside it
-        /// [`BY_READER`].
+        /// The thread, of either end, that puts on the kernel path what the reader has left in the ring; 0: none.
+        /// Beside it [`BY_READER`].
         pub giver: AtomicU32,
     }
 }
@@ -50,12 +51,13 @@ laid_out! {
 
 /// Value of [`ReaderFlags::closed`]: the reader's end has been closed by all its processes.
 pub const CLOSED: u32 = 1;
-/// Value of [`ReaderFlags::closed`]: the reader lives, but has shut down both directions, so that its kernel answers any
-/// further byte with a reset, a doorbell too. What is in the ring it can still read.
+/// Value of [`ReaderFlags::closed`]: the reader lives, but has shut down both directions, so that its kernel answers
+/// any further byte with a reset, a doorbell too. What is in the ring it can still read.
 pub const SHUT: u32 = 2;
 /// Value of [`ReaderFlags::waiting`] for a reader that wants a doorbell of its own.
 pub const ALONE: u32 = 1;
-/// Value of [`ReaderFlags::waiting`] for readers that sleep on that very word (futex(2)). The sender that takes it to 0 wakes them.
+/// Value of [`ReaderFlags::waiting`] for readers that sleep on that very word (futex(2)). The sender that takes it to 0
+/// wakes them.
 pub const DOZING: u32 = group_number(GROUPS);
 /// Value of [`ReaderFlags::in_kernel`] while the reader receives from the kernel.
 pub const RECEIVING: u32 = 1;
@@ -73,12 +75,13 @@ pub const GIVING: u32 = 1 << 28;
 /// Bit of [`ReaderFlags::waiting`] that a sender sets beside [`GIVING`] when it has given everything back and goes on
 /// by the kernel path. The ring is empty then, and a reader that comes back begins anew.
 pub const GIVEN: u32 = 1 << 27;
-/// Bit of [`ReaderFlags::giver`]: the reader has put something on the kernel path itself, which its sender has not counted yet.
+/// Bit of [`ReaderFlags::giver`]: the reader has put something on the kernel path itself, which its sender has not
+/// counted yet.
 pub const BY_READER: u32 = 1 << 31;
 /// The reader does not look at the ring, for now or for good.
 pub const ABSENT: u32 = LEFT | AWAY;
-/// Bit of [`ReaderFlags::waiting`] while a sender that has taken a group's number may still be about to ring it; beside it
-/// stands what the flag was raised to since.
+/// Bit of [`ReaderFlags::waiting`] while a sender that has taken a group's number may still be about to ring it; beside
+/// it stands what the flag was raised to since.
 pub const RINGING: u32 = 1 << 30;
 /// Bit of [`SenderWords::announced`] that a reader sets when it leaves: no further doorbell may be sent.
 pub const NO_MORE_BELLS: u64 = 1 << 63;
@@ -214,8 +217,8 @@ laid_out! {
         pub ended: AtomicU32,
         /// 1: the sender may be about to go up, though a reader is receiving from the kernel, or down.
         pub switching: AtomicU32,
-        /// The [number](crate::kernel::marked) of a process of this end that is between two program images, the second of which comes
-        /// for the channel; 0: none is.
+        /// The [number](crate::kernel::marked) of a process of this end that is between two program images, the second
+        /// of which comes for the channel; 0: none is.
         pub executing: AtomicU32,
     }
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Files in which the number of tests is a matter of time: how many connections were refused, how often they looked whether
-/// all was on disk. What such a file says several times counts once.
+/// Files in which the number of tests is a matter of time: how many connections were refused, how often they looked
+/// whether all was on disk. What such a file says several times counts once.
 const TIMED: &[&str] = &["maxconns", "binary-extstore"];
 
 /// In bytes.
@@ -80,7 +80,8 @@ fn read(text: &str) -> Verdicts {
         if let Some((name, _)) = line.strip_prefix("t/").and_then(|rest| rest.split_once(".t .")) {
             file = name;
         } else if let Some((test, verdict)) = Verdicts::tap(line) {
-            // A test named by the random bytes, or the random port, that it has compared is the same test the next time.
+            // A test named by the random bytes, or the random port, that it has compared is the same test the next
+            // time.
             let test = test.split_once(" (got ").map_or(test, |it| it.0);
             let name = format!("{file}: {}", if test.len() > LONGEST_NAME { "long value" } else { test });
             if !TIMED.contains(&file) || verdicts.of(&name) != Some(verdict) {

@@ -45,7 +45,8 @@ impl Suite for Ruby {
     }
 }
 
-/// `[ 3/58] TestFiber#test_x = 0.00 s`, and at the end `  1) Failure:`, in the next line `TestFiber#test_x [FILE:LINE]:`.
+/// `[ 3/58] TestFiber#test_x = 0.00 s`, and at the end `  1) Failure:`, in the next line `TestFiber#test_x
+/// [FILE:LINE]:`.
 fn read(text: &str) -> Verdicts {
     let (mut verdicts, mut fate) = (Verdicts::default(), None);
     let ends = |rest: &str| match rest {
@@ -86,8 +87,8 @@ mod tests {
     #[test]
     fn what_failed_is_told_at_the_end() {
         let verdicts = read(
-            "[ 1/3] TestA#test_b = 0.01 s\n[ 2/3] Of::A#test_c#<Thread:0x1> ended\n[ 3/3] TestA#test_d = 0.00 s\n\n  1) \
-             Error:\nOf::A#test_c:\nwhy\n  2) Skipped:\nTestA#test_d [a.rb:3]:\n",
+            "[ 1/3] TestA#test_b = 0.01 s\n[ 2/3] Of::A#test_c#<Thread:0x1> ended\n[ 3/3] TestA#test_d = 0.00 s\n\n  \
+             1) Error:\nOf::A#test_c:\nwhy\n  2) Skipped:\nTestA#test_d [a.rb:3]:\n",
         );
         assert_eq!(verdicts.of("TestA#test_b"), Some(Verdict::Passed));
         assert_eq!(verdicts.of("Of::A#test_c"), Some(Verdict::Failed));

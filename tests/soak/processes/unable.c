@@ -1,11 +1,13 @@
-// Hand-overs to program images that cannot go on with a fast connection: it must be plain TCP by then, or be reset at once.
+// Hand-overs to program images that cannot go on with a fast connection: it must be plain TCP by then, or be reset at
+// once.
 //
-// A reset is legal only where what lies unread in the ring cannot be put on the kernel path (docs/limits.md): the other side has
-// ended its direction, has sent more than the ring takes, has handed its own side to such an image, had a process killed, or was
-// passed on or became an image's standard input, so that it sends by the kernel, or either side was used in a way that the library
-// leaves to the kernel. Each side that hears of one stops there, and the round is over when all sides have. An image that gets another
-// socket in its place, beside processes that go on with the connection, stops too, and with it the round.
-// PROCESSES_SKIP=kept leaves out what is handed over while a process goes on having a descriptor of it.
+// A reset is legal only where what lies unread in the ring cannot be put on the kernel path (docs/limits.md): the other
+// side has ended its direction, has sent more than the ring takes, has handed its own side to such an image, had a
+// process killed, or was passed on or became an image's standard input, so that it sends by the kernel, or either side
+// was used in a way that the library leaves to the kernel. Each side that hears of one stops there, and the round is
+// over when all sides have. An image that gets another socket in its place, beside processes that go on with the
+// connection, stops too, and with it the round. PROCESSES_SKIP=kept leaves out what is handed over while a process goes
+// on having a descriptor of it.
 #include "unable.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -343,8 +345,8 @@ static int reason(const struct conn *c)
             return 5;
         if (mine->pinned || other->pinned || mine->passed || mine->input || mine->unable > 1)
             return 6;
-        // Behind a filter nobody copies the other end's socket. That end has to be woken, which it may not come to in time, and what
-        // it sends meanwhile is behind what is unread.
+        // Behind a filter nobody copies the other end's socket. That end has to be woken, which it may not come to in
+        // time, and what it sends meanwhile is behind what is unread.
         if (mine->filtered == 1 + mine->received && other->begun > mine->received)
             return 7;
     }
@@ -366,8 +368,8 @@ static bool is_at_end(int fd)
     return fd >= 0 && !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &about, &length) && about.tcpi_state == TCP_CLOSE_WAIT;
 }
 
-// Whether an image does not have the connection: the library has given it a socket that was never connected, or, where a process
-// with several threads executed it, nothing.
+// Whether an image does not have the connection: the library has given it a socket that was never connected, or, where
+// a process with several threads executed it, nothing.
 static bool is_replaced(int fd)
 {
     struct sockaddr_storage address;
@@ -379,7 +381,8 @@ static bool is_replaced(int fd)
     return address.ss_family == AF_INET && ((struct sockaddr_in *)&address)->sin_port == 0;
 }
 
-// If the other side's image has another socket, the connection ends when the processes close it that had it beside the image.
+// If the other side's image has another socket, the connection ends when the processes close it that had it beside the
+// image.
 bool is_over(struct actor *a)
 {
     struct side *other = &a->conn->side[!a->me];
@@ -398,8 +401,8 @@ __attribute__((noreturn)) static void stop(struct actor *a)
         pause();
 }
 
-// Whether the other side's last process has killed itself, perhaps with a doorbell untaken: then the connection is reset, and what it
-// had sent by the kernel is lost (docs/limits.md, "Endings and killed processes").
+// Whether the other side's last process has killed itself, perhaps with a doorbell untaken: then the connection is
+// reset, and what it had sent by the kernel is lost (docs/limits.md, "Endings and killed processes").
 static bool has_other_killed_itself(const struct actor *a)
 {
     const struct conn *c = a->conn;

@@ -1,8 +1,9 @@
-//! Checks which files of each crate import which: no file may import itself by way of others, and none may import from a floor
-//! above its own. `make lint` runs it.
+//! Checks which files of each crate import which: no file may import itself by way of others, and none may import from
+//! a floor above its own. `make lint` runs it.
 //!
-//! A file imports what its paths name, in `use` and elsewhere, from `crate`, `super` or `self`. Code for tests and models does not
-//! count. Nor does what a folder's own file takes from the folder's other files, to show it or to put it together.
+//! A file imports what its paths name, in `use` and elsewhere, from `crate`, `super` or `self`. Code for tests and
+//! models does not count. Nor does what a folder's own file takes from the folder's other files, to show it or to put
+//! it together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,7 +1,7 @@
 //! Runs the stress programs of `tests/soak` under Underpass for as long as one likes, seed after seed, in every mode.
 //!
-//! A stress program checks itself: it ends with 0 if every byte, event and end was right. All are run on the kernel as well,
-//! without which a failure would say nothing.
+//! A stress program checks itself: it ends with 0 if every byte, event and end was right. All are run on the kernel as
+//! well, without which a failure would say nothing.
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -26,9 +26,11 @@ const PROGRAMS: &[(&str, &[&str])] =
     &[("sets", &["both"]), ("sets", &["two"]), (PROCESSES, &[]), ("executions", &[]), (DEATHS, &[]), (HOSTILE, &[])];
 /// What is run only where it is asked for by name: it wants minutes.
 const LONG: &[(&str, &[&str])] = &[("churn", &[])];
-/// The program whose last line says how many images could not go on with the library, and how many connections were reset for that.
+/// The program whose last line says how many images could not go on with the library, and how many connections were
+/// reset for that.
 const PROCESSES: &str = "processes";
-/// The program whose ends can be of two users and in two containers, and whose last line begins with how many connections it had.
+/// The program whose ends can be of two users and in two containers, and whose last line begins with how many
+/// connections it had.
 const DEATHS: &str = "deaths";
 /// The program whose last line begins with how many words of shared memory it has overwritten.
 const HOSTILE: &str = "hostile";
@@ -71,8 +73,8 @@ struct Row {
     overwritten: u64,
     /// The daemon that counts what meets, where the programs' own counters are other users'.
     daemon: Option<&'static str>,
-    /// Images that could not go on with the library, connections that were reset for that, and those in whose place an image
-    /// had another socket.
+    /// Images that could not go on with the library, connections that were reset for that, and those in whose place an
+    /// image had another socket.
     unable: [u64; 3],
 }
 

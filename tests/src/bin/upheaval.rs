@@ -9,7 +9,8 @@ use underpass_tests::upheaval::{Ground, Plan, upheave};
 
 #[derive(Parser)]
 #[command(
-    about = "Kill, stop and replace underpassd under busy connections: between users, with a kept socket, between containers"
+    about = "Kill, stop and replace underpassd under busy connections: between users, with a kept socket, between \
+             containers"
 )]
 struct Options {
     /// Minutes in all

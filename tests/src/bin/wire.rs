@@ -1,5 +1,5 @@
-//! Feeds the parsers of the broker's wire with records that were damaged at random, until so many octets were parsed. None
-//! may panic, and what parses must be the only spelling of what it means.
+//! Feeds the parsers of the broker's wire with records that were damaged at random, until so many octets were parsed.
+//! None may panic, and what parses must be the only spelling of what it means.
 
 use anyhow::{Result, ensure};
 use clap::Parser;

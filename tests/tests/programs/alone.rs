@@ -17,8 +17,8 @@ fn scene() -> Option<(Stage, [String; 2])> {
     Some((stage, paths))
 }
 
-/// Each end may find that the other still has the memory, and lets go of it. Fails if what is unread does not go along, and if
-/// `Port::take_mark_back` takes back a mark that was given back.
+/// Each end may find that the other still has the memory, and lets go of it. Fails if what is unread does not go along,
+/// and if `Port::take_mark_back` takes back a mark that was given back.
 #[test]
 fn both_ends_execute_at_the_same_moment() {
     let Some((stage, [program, _])) = scene() else { return };
@@ -28,8 +28,8 @@ fn both_ends_execute_at_the_same_moment() {
     stage.finish();
 }
 
-/// What the other end has sent before it ended, or before it executed a program without the library, is read by the second image
-/// that takes this process's place.
+/// What the other end has sent before it ended, or before it executed a program without the library, is read by the
+/// second image that takes this process's place.
 #[test]
 fn the_other_end_is_gone() {
     let Some((stage, [program, without])) = scene() else { return };
@@ -41,8 +41,8 @@ fn the_other_end_is_gone() {
     stage.finish();
 }
 
-/// One end has shut down its half, and the other has read to the end of that. Fails if an end that has left its ring does
-/// not go on without a channel.
+/// One end has shut down its half, and the other has read to the end of that. Fails if an end that has left its ring
+/// does not go on without a channel.
 #[test]
 fn both_ends_execute_when_one_has_shut_down_its_half() {
     let Some((stage, [program, _])) = scene() else { return };
@@ -52,8 +52,8 @@ fn both_ends_execute_when_one_has_shut_down_its_half() {
     stage.finish();
 }
 
-/// The other end's kernel resets the connection, because of a doorbell; where this end has shut down its half, the stream
-/// ends. Fails if the image takes a reset for other bytes, or if nothing goes along where a half is shut down.
+/// The other end's kernel resets the connection, because of a doorbell; where this end has shut down its half, the
+/// stream ends. Fails if the image takes a reset for other bytes, or if nothing goes along where a half is shut down.
 #[test]
 fn the_other_end_is_killed_meanwhile() {
     let Some((stage, [program, _])) = scene() else { return };
@@ -81,8 +81,8 @@ fn another_thread_accepts_connections() {
     stage.finish();
 }
 
-/// Of two processes that share a connection one keeps the table of ends. Fails if `Family::begin_departure` looks before
-/// it says that its process departs.
+/// Of two processes that share a connection one keeps the table of ends. Fails if `Family::begin_departure` looks
+/// before it says that its process departs.
 #[test]
 fn both_processes_of_one_end_execute_at_the_same_moment() {
     let Some((stage, program)) = beside() else { return };

@@ -78,8 +78,8 @@ fn echo(pair: &Pair, connections: u32, messages: u32) {
     server.stop(libc::SIGTERM);
 }
 
-/// Awaits that the server has told of all its connections, `connections` with each client: it does so when it has closed
-/// them.
+/// Awaits that the server has told of all its connections, `connections` with each client: it does so when it has
+/// closed them.
 fn await_server(pair: &Pair, connections: u32) {
     let told = || {
         let processes = pair.users[0].run.processes();

@@ -1,4 +1,5 @@
-//! `underpass capture` beside programs that talk: what tshark makes of its file is what they have sent, and they do not notice.
+//! `underpass capture` beside programs that talk: what tshark makes of its file is what they have sent, and they do not
+//! notice.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -105,8 +106,8 @@ fn follow(stage: &Stage, file: &Path, port: u16) -> [Vec<u8>; 2] {
     nodes
 }
 
-/// Fails unless `got` is what lies in `sent` at this place, or at its end, but for gaps of which it says how long they are. How
-/// much is there, and how much not.
+/// Fails unless `got` is what lies in `sent` at this place, or at its end, but for gaps of which it says how long they
+/// are. How much is there, and how much not.
 fn compare(got: &[u8], sent: &[u8], from: Option<usize>) -> [usize; 2] {
     const BEHIND: &[u8] = b" bytes missing in capture file]";
     // Pieces and the gaps before them.

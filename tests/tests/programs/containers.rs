@@ -16,8 +16,8 @@ use crate::brokered::{assert_loaded, load};
 const ONE: u32 = 61_001;
 const OTHER: u32 = 61_002;
 
-/// The network is the pod's, or the host's; System V memory is the pod's too, as Kubernetes has it, or each one's own, as with
-/// podman and docker. The numbers of their processes are the same ones all the time.
+/// The network is the pod's, or the host's; System V memory is the pod's too, as Kubernetes has it, or each one's own,
+/// as with podman and docker. The numbers of their processes are the same ones all the time.
 #[test]
 fn containers_of_one_pod() {
     let Some(yard) = Yard::new(&[]) else { return };
@@ -112,8 +112,8 @@ fn sandboxes_of_bubblewrap() {
     yard.stage.finish();
 }
 
-/// Namespaces of their own, and no address in common where translation is in between: two users, one user, and the host, which has
-/// the bridge.
+/// Namespaces of their own, and no address in common where translation is in between: two users, one user, and the
+/// host, which has the bridge.
 #[test]
 fn containers_behind_a_bridge() {
     let Some(stage) = Stage::with(&["redis-server", "redis-benchmark", "unshare", "nsenter", "ip"]) else { return };

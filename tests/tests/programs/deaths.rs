@@ -21,8 +21,8 @@ fn the_receiver_dies() {
     die(|round| (false, Duration::from_millis(3 * round)), "sent some, then gone");
 }
 
-/// The kernel tells a poll that looks at the right moment of the error alone. A program that sleeps never does look then, but
-/// this library does for it: without the second look of `kernel::poll_now` a fifth of these polls say so.
+/// The kernel tells a poll that looks at the right moment of the error alone. A program that sleeps never does look
+/// then, but this library does for it: without the second look of `kernel::poll_now` a fifth of these polls say so.
 #[test]
 fn a_reset_is_told_whole() {
     let Some(stage) = Stage::beside_others(&["cc"]) else { return };

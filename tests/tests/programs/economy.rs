@@ -61,8 +61,8 @@ fn only_sleepers_are_rung() {
     stage.finish();
 }
 
-/// Fails if a reader that reads what lies before the ring is taken for one that has stopped (`Port::reader_at`), or if polls do
-/// not mind the room of a connection that the program only sends by (`mind_room`).
+/// Fails if a reader that reads what lies before the ring is taken for one that has stopped (`Port::reader_at`), or if
+/// polls do not mind the room of a connection that the program only sends by (`mind_room`).
 #[test]
 fn a_stream_that_is_faster_than_its_reader_stays_in_the_ring() {
     if is_kernel_only() {
@@ -125,8 +125,8 @@ fn is_idle(group: &Group) -> bool {
     group.said() == "idle\n" && told(group, "stat").contains(") S ")
 }
 
-/// Fails if a poll does not end: `Wait::poll_for` without `return if arrived() { Polled::Arrived } else { Polled::Enough }`
-/// behind the look at the clock.
+/// Fails if a poll does not end: `Wait::poll_for` without `return if arrived() { Polled::Arrived } else {
+/// Polled::Enough }` behind the look at the clock.
 #[test]
 fn idle_connections_cost_no_processor_time() {
     let Some(stage) = Stage::with(&["cc"]) else { return };

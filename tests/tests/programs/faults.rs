@@ -93,7 +93,8 @@ fn a_connection_needs_no_lock_of_the_loader() {
     stage.finish();
 }
 
-/// The loader keeps a list of the libraries with variables of each thread, and makes it longer in a thread that next looks for one.
+/// The loader keeps a list of the libraries with variables of each thread, and makes it longer in a thread that next
+/// looks for one.
 #[test]
 fn no_memory_is_allocated_after_libraries_were_opened() {
     const MORE_THAN_THE_LIST_HOLDS: usize = 24;

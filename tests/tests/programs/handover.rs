@@ -54,7 +54,8 @@ struct HandOver<'a> {
     state: &'a str,
     way: &'a str,
     cause: &'a str,
-    /// Whether the server may copy the client's descriptors (pidfd_getfd), and so put on the kernel path what is unread.
+    /// Whether the server may copy the client's descriptors (pidfd_getfd), and so put on the kernel path what is
+    /// unread.
     copies: bool,
 }
 
@@ -128,7 +129,8 @@ impl Scene {
         assert_eq!(codes, [0, 0], "{it:?}: {said}");
     }
 
-    /// The same in the ways and states given; what the other end cannot put on the kernel path may be ended by a reset of both.
+    /// The same in the ways and states given; what the other end cannot put on the kernel path may be ended by a reset
+    /// of both.
     fn assert_whole_or_reset(&self, ways: &[&str], states: &[&str], cause: &str) {
         for (way, state) in each(ways, states) {
             self.assert_one_whole_or_reset(HandOver { connections: 2, state, way, cause, ..HandOver::ONE });
@@ -141,8 +143,8 @@ impl Scene {
         // Behind a filter the process neither copies the other end's socket nor wakes that end. So it copies it before.
         let has_filter = it.cause.starts_with("confined");
         let is_stuck = matches!(it.state, "sent" | "full") || has_filter && !it.copies;
-        // A close behind a filter does not reset, nor does the death of a child: the client may hear of an end, or of nothing if it
-        // has got all.
+        // A close behind a filter does not reset, nor does the death of a child: the client may hear of an end, or of
+        // nothing if it has got all.
         let is_quiet = has_filter || it.way == "scm-beside";
         let is_loud = codes == [RESET, RESET] || is_quiet && codes[0] == RESET;
         assert!(codes == [0, 0] || is_stuck && is_loud, "{it:?}: {codes:?} {said}");
@@ -197,8 +199,8 @@ fn no_number_of_connections_is_special() {
     scene.finish();
 }
 
-/// The image sees plain TCP. Only what lies unread behind the end of a stream cannot be put there any more: then both ends hear
-/// of a reset at once.
+/// The image sees plain TCP. Only what lies unread behind the end of a stream cannot be put there any more: then both
+/// ends hear of a reset at once.
 #[test]
 fn an_image_that_cannot_go_on_finds_plain_tcp() {
     let Some(scene) = Scene::new() else { return };
@@ -304,8 +306,8 @@ fn the_process_keeps_what_an_image_without_the_library_reads() {
     scene.finish();
 }
 
-/// The process keeps what an image without the library has as its standard input. The other end may have sent more than the ring
-/// takes, behind which nothing can be put: what the image reads has no gap.
+/// The process keeps what an image without the library has as its standard input. The other end may have sent more than
+/// the ring takes, behind which nothing can be put: what the image reads has no gap.
 #[test]
 fn an_image_reads_no_gap_in_its_standard_input() {
     let Some(scene) = Scene::new() else { return };
@@ -356,7 +358,8 @@ fn a_process_goes_on_beside_what_wordexp_starts() {
     scene.finish();
 }
 
-/// A process with a seccomp filter makes no system calls for its connections, but for what it executes or passes it does.
+/// A process with a seccomp filter makes no system calls for its connections, but for what it executes or passes it
+/// does.
 #[test]
 fn a_process_with_a_seccomp_filter_hands_over() {
     let Some(scene) = Scene::new() else { return };
@@ -465,7 +468,8 @@ fn a_program_takes_nothing_along_that_an_image_has_not_come_for() {
     scene.finish();
 }
 
-/// The process's own standard input is the connection, and a program that it executes beside itself has that too, and leaves it.
+/// The process's own standard input is the connection, and a program that it executes beside itself has that too, and
+/// leaves it.
 #[test]
 fn a_bystander_takes_nothing_of_a_standard_input() {
     let Some(scene) = Scene::new() else { return };
@@ -493,7 +497,8 @@ fn a_child_was_killed_before() {
     scene.finish();
 }
 
-/// A file action gives a connection the number that another one had, where the image has the library and where it has not.
+/// A file action gives a connection the number that another one had, where the image has the library and where it has
+/// not.
 #[test]
 fn file_actions_change_the_numbers() {
     let Some(scene) = Scene::new() else { return };
@@ -544,9 +549,9 @@ fn an_image_with_capabilities_finds_plain_tcp() {
     scene.finish();
 }
 
-/// Images that make no call on their only connection hand it on. A connection that no process has used yet goes fast in the last of
-/// them. Fails if `has_any`, which finds out that it is a connection and makes the table of ends for it, comes behind the question
-/// whether there is a table.
+/// Images that make no call on their only connection hand it on. A connection that no process has used yet goes fast in
+/// the last of them. Fails if `has_any`, which finds out that it is a connection and makes the table of ends for it,
+/// comes behind the question whether there is a table.
 #[test]
 fn images_that_use_nothing_hand_all_on() {
     if is_kernel_only() {
@@ -602,9 +607,9 @@ fn a_script_executes_itself() {
     scene.finish();
 }
 
-/// Beside heavy load an image may begin long after it was spawned. Fails if `LENT_NS` is 5 s, if the end of an image that was not
-/// awaited any more is another connection's by then, or if a process ends, or executes a program, with what the image alone can
-/// read. An image that was killed is not awaited.
+/// Beside heavy load an image may begin long after it was spawned. Fails if `LENT_NS` is 5 s, if the end of an image
+/// that was not awaited any more is another connection's by then, or if a process ends, or executes a program, with
+/// what the image alone can read. An image that was killed is not awaited.
 #[test]
 fn an_image_that_begins_late_reads_what_its_other_end_has_left_or_is_reset() {
     let Some(stage) = Stage::with(&["python3"]) else { return };
@@ -632,7 +637,8 @@ fn an_image_that_begins_late_reads_what_its_other_end_has_left_or_is_reset() {
     stage.finish();
 }
 
-/// A receiver that finds neither the end nor its channel any more must not read a clean end in place of what was in the ring.
+/// A receiver that finds neither the end nor its channel any more must not read a clean end in place of what was in the
+/// ring.
 #[test]
 fn a_receiver_of_what_is_lost_is_told() {
     let Some(stage) = Stage::with(&["python3"]) else { return };
@@ -662,8 +668,8 @@ fn an_image_that_has_half_come_is_awaited() {
     stage.finish();
 }
 
-/// Rounds of the soak `executions` that failed before. Which moves they have depends on how the soak picks them: whoever changes that
-/// finds others by `make soak`.
+/// Rounds of the soak `executions` that failed before. Which moves they have depends on how the soak picks them:
+/// whoever changes that finds others by `make soak`.
 #[test]
 fn both_ends_of_a_connection_execute_programs_at_the_same_time() {
     let seed_1: &[&str] = &["8", "12", "46", "318", "332", "397", "432", "526", "670", "946", "1275", "1815"];

@@ -1,4 +1,5 @@
-//! io_uring: what sets one up past the library has none of its connections on the fast path, and what can be refused is.
+//! io_uring: what sets one up past the library has none of its connections on the fast path, and what can be refused
+//! is.
 
 use std::path::PathBuf;
 use underpass_segment::reason::Reason;
@@ -15,8 +16,8 @@ struct Rings {
 }
 
 impl Rings {
-    /// Compiles the program by `flags`, beside a library that passes for liburing or for a plugin by its `name`; `None` if there
-    /// is no io_uring here.
+    /// Compiles the program by `flags`, beside a library that passes for liburing or for a plugin by its `name`; `None`
+    /// if there is no io_uring here.
     fn of(stage: &Stage, name: &str, flags: &[&str]) -> Option<Rings> {
         let (program, library) = (stage.path("uring"), stage.path(name));
         compile("uring.c", &library, &["-DRING_LIBRARY", "-shared", "-fPIC"]);

@@ -23,7 +23,8 @@ fn python_edges_and_threads() {
     python("edges.py", "every echo as sent\n");
 }
 
-/// Connections that are handed on to executed programs are counted by the process that uses them, with what became of them.
+/// Connections that are handed on to executed programs are counted by the process that uses them, with what became of
+/// them.
 #[test]
 fn python_hands_connections_on() {
     for mode in ["fork", "spawn", "late", "killed"] {
@@ -32,7 +33,8 @@ fn python_hands_connections_on() {
             assert_eq!(process.fast, process.connections, "by {mode}:\n{}", stage.run.table());
         }
         let fast = stage.run.fast(Some("python3"));
-        // Three at the server, and three at the client, before and behind the execution; nearly all of both ways' bytes.
+        // Three at the server, and three at the client, before and behind the execution; nearly all of both ways'
+        // bytes.
         let table = stage.run.table();
         assert!(is_kernel_only() || fast.connections == 6 && fast.bytes > 35_000, "{mode}: {fast:?}\n{table}");
         stage.finish();

@@ -1,4 +1,5 @@
-//! Resources that run out in the middle: what is fast stays so, what comes is kernel TCP's with a reason, and no byte is lost.
+//! Resources that run out in the middle: what is fast stays so, what comes is kernel TCP's with a reason, and no byte
+//! is lost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -89,7 +90,8 @@ fn shared_memory_runs_out() {
     }
 }
 
-/// A process that has as many descriptors as it may have: those that are fast stay so, and the library needs none of its own.
+/// A process that has as many descriptors as it may have: those that are fast stay so, and the library needs none of
+/// its own.
 #[test]
 fn descriptors_run_out() {
     let Some(stage) = Stage::with(&["cc", "prlimit"]) else { return };

@@ -77,7 +77,8 @@ fn php_behind_nginx() {
     let here = stage.path("").display().to_string();
     let page = stage.file("page.php", "<?php header('Content-Length: 1024'); echo str_repeat('u', 1024);");
     let configuration = format!(
-        "[global]\nerror_log = /proc/self/fd/2\ndaemonize = no\n[www]\nuser = {ONE}\ngroup = {}\nlisten = 127.0.0.1:{pool}\n\
+        "[global]\nerror_log = /proc/self/fd/2\ndaemonize = no\n[www]\nuser = {ONE}\ngroup = {}\nlisten = \
+         127.0.0.1:{pool}\n\
          pm = static\npm.max_children = 4\n",
         GROUP.1
     );

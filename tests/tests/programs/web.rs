@@ -60,8 +60,8 @@ fn nginx() {
     stage.finish();
 }
 
-/// nginx's own way of upgrading: USR2 starts another master with its workers beside the old ones, which then finish what they have
-/// begun. No request fails meanwhile, as none does on kernel TCP.
+/// nginx's own way of upgrading: USR2 starts another master with its workers beside the old ones, which then finish
+/// what they have begun. No request fails meanwhile, as none does on kernel TCP.
 #[test]
 fn nginx_is_upgraded() {
     for is_plain in [true, false] {
@@ -84,7 +84,8 @@ fn nginx_is_upgraded() {
             true => stage.plain(program, words),
             false => stage.tuned(program, words, AT_ONCE),
         };
-        // nginx takes no USR2 while the process lives that has started it, and executes the path by which that was done.
+        // nginx takes no USR2 while the process lives that has started it, and executes the path by which that was
+        // done.
         let nginx = find("nginx").expect("it is installed").display().to_string();
         let script = "(\"$1\" -p \"$0\" -c nginx.conf & until [ -s nginx.pid ]; do sleep 0.01; done); exec sleep 1000";
         let server = stage.serve(command("sh", &["-c", script, &here, &nginx]), port);
@@ -137,8 +138,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Several threads share an epoll set, in which each socket is registered anew for every request; haproxy's threads have
-/// one each.
+/// Several threads share an epoll set, in which each socket is registered anew for every request; haproxy's threads
+/// have one each.
 #[test]
 fn apache_behind_haproxy() {
     let Some(stage) = Stage::as_user("nobody", &["apache2", "ab", "haproxy"]) else { return };

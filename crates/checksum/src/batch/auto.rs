@@ -1,4 +1,5 @@
-//! `auto`: the GPU where that costs the processor less, as measured on this host, at first here and then of every batch.
+//! `auto`: the GPU where that costs the processor less, as measured on this host, at first here and then of every
+//! batch.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +11,10 @@ use crate::internet;
 const ROUNDS: usize = 5;
 
 impl Engine {
-    /// Has an engine with a GPU use it only for batches of sizes at which it costs the processor less time than the sums
-    /// themselves; if there is none, never again. These are packets such as will come, hot or cold in the cache as they will be,
-    /// and with [`gpu_umem`](Self::gpu_umem) in its memory. Takes some tens of milliseconds, and waits for what was submitted
-    /// before. Sizes change hands later, as their costs do.
+    /// Has an engine with a GPU use it only for batches of sizes at which it costs the processor less time than the
+    /// sums themselves; if there is none, never again. These are packets such as will come, hot or cold in the cache as
+    /// they will be, and with [`gpu_umem`](Self::gpu_umem) in its memory. Takes some tens of milliseconds, and waits
+    /// for what was submitted before. Sizes change hands later, as their costs do.
     ///
     /// # Errors
     /// One of the packets cannot be taken. The engine stays as it was.
@@ -52,8 +53,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The processor's time for a batch that goes to the GPU, without that in which it may do something else; and how much of it
-    /// went by until the batch was sent.
+    /// The processor's time for a batch that goes to the GPU, without that in which it may do something else; and how
+    /// much of it went by until the batch was sent.
     fn gpu_time<'a>(&mut self, packets: &mut impl Iterator<Item = &'a [u8]>, size: usize) -> (Duration, Duration) {
         let start = Instant::now();
         for octets in packets.take(size) {

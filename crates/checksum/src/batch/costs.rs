@@ -1,8 +1,8 @@
 //! What a batch costs the processor on either way, by its size, and which way the next of that size goes.
 //!
-//! A size is a power of two of octets. The GPU gets those at which it takes a fifth less of the processor's time, and keeps them
-//! until it takes more: what lies between changes nothing. One batch in 64 goes the other way, where that is near to paying, so
-//! that what has changed since is noticed.
+//! A size is a power of two of octets. The GPU gets those at which it takes a fifth less of the processor's time, and
+//! keeps them until it takes more: what lies between changes nothing. One batch in 64 goes the other way, where that is
+//! near to paying, so that what has changed since is noticed.
 
 use std::time::Duration;
 
@@ -41,8 +41,9 @@ impl Costs {
         Costs { sizes: [Size::default(); _], submission: 0.0 }
     }
 
-    /// Takes in what a batch of so many octets cost on both ways, and gives the GPU its size and those above it if that is
-    /// cheaper. Says whether it is. `submission` is the part of the GPU's way in which packets are put into the batch.
+    /// Takes in what a batch of so many octets cost on both ways, and gives the GPU its size and those above it if that
+    /// is cheaper. Says whether it is. `submission` is the part of the GPU's way in which packets are put into the
+    /// batch.
     pub(super) fn calibrate(
         &mut self,
         octets: usize,

@@ -1,7 +1,7 @@
 //! Sums of packets, a batch at a time: by the processor at once, or by a GPU some time later, and never blocking.
 //!
-//! A packet is given to [`Engine::submit`], its verdict comes out of [`Engine::poll`]. A GPU pays by the batch: one is sent when
-//! it is full, when its first packet has waited for [`Limits::deadline`], or at [`Engine::flush`].
+//! A packet is given to [`Engine::submit`], its verdict comes out of [`Engine::poll`]. A GPU pays by the batch: one is
+//! sent when it is full, when its first packet has waited for [`Limits::deadline`], or at [`Engine::flush`].
 //!
 //! Whatever goes wrong with the GPU, no verdict is lost or guessed: the processor computes what was on its way, and
 //! everything from then on, and [`Engine::trouble`] says why.
@@ -141,7 +141,8 @@ impl Engine {
         Ok(Engine::new(algorithm, Variant::fastest(), Way::Gpu(Box::new(pipeline))))
     }
 
-    /// Has the GPU read the packets where they are: `area` is made known to the driver, whole pages that hold all packets.
+    /// Has the GPU read the packets where they are: `area` is made known to the driver, whole pages that hold all
+    /// packets.
     ///
     /// # Safety
     /// The area has to stay where it is as long as the engine, and a packet in it unchanged until its verdict is out.
@@ -181,8 +182,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Appends the verdicts that are known by now, and sends what has waited long enough. They are in the order of the packets,
-    /// except those of [`auto`](Self::auto), where the processor overtakes the GPU.
+    /// Appends the verdicts that are known by now, and sends what has waited long enough. They are in the order of the
+    /// packets, except those of [`auto`](Self::auto), where the processor overtakes the GPU.
     pub fn poll(&mut self, now: Instant, verdicts: &mut Vec<Verdict>) {
         let _ = self.send_due(now);
         if let Way::Gpu(pipeline) = &mut self.way
@@ -193,8 +194,8 @@ impl Engine {
         verdicts.extend(self.done.drain(..));
     }
 
-    /// When [`poll`](Self::poll) has something to do, as far as is known: a time gone by where verdicts are there already, never
-    /// where there is no packet, or one that waits for others without a deadline.
+    /// When [`poll`](Self::poll) has something to do, as far as is known: a time gone by where verdicts are there
+    /// already, never where there is no packet, or one that waits for others without a deadline.
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.way {
             _ if !self.done.is_empty() => self.last,

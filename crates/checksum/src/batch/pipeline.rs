@@ -1,9 +1,9 @@
 //! Three batches that take turns: one is filled while the GPU has the others.
 //!
-//! Free → filling → on its way → free. A batch is a piece of locked memory that is allocated once: the packets' descriptors, the
-//! last first, and behind them, where they are staged, the packets. What is filled is therefore contiguous, and goes over the
-//! bus in one transfer. A packet's answer carries its batch's number, so that a place that was not written is not taken for an
-//! answer.
+//! Free → filling → on its way → free. A batch is a piece of locked memory that is allocated once: the packets'
+//! descriptors, the last first, and behind them, where they are staged, the packets. What is filled is therefore
+//! contiguous, and goes over the bus in one transfer. A packet's answer carries its batch's number, so that a place
+//! that was not written is not taken for an answer.
 #![allow(unsafe_code, reason = "shares memory with the GPU")]
 
 use std::collections::VecDeque;
@@ -144,8 +144,8 @@ impl Pipeline {
         let slots = self.limits.packets;
         let slot = slots - 1 - batch.entries.len();
         let staged = slots * DESCRIPTOR + batch.filled;
-        // SAFETY: the slot is one of the memory's, and behind all of them lie as many places for packets, of which one per
-        // packet is taken at most. The GPU does not have this batch.
+        // SAFETY: the slot is one of the memory's, and behind all of them lie as many places for packets, of which one
+        // per packet is taken at most. The GPU does not have this batch.
         let octets = unsafe {
             let start = batch.memory.start();
             let (address, octets) = match (address, &batch.device) {
@@ -165,8 +165,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Sends the batch that is being filled if it is full or its first packet has waited long enough; `auto` also if it pays
-    /// already, and the GPU has nothing to do.
+    /// Sends the batch that is being filled if it is full or its first packet has waited long enough; `auto` also if it
+    /// pays already, and the GPU has nothing to do.
     pub(super) fn send_due(
         &mut self,
         now: Instant,
@@ -181,7 +181,8 @@ impl Pipeline {
         if due { self.send(now, variant, done) } else { Ok(()) }
     }
 
-    /// Sends the batch that is being filled, if there is one. `auto` has the processor do one for which the GPU does not pay.
+    /// Sends the batch that is being filled, if there is one. `auto` has the processor do one for which the GPU does
+    /// not pay.
     pub(super) fn send(
         &mut self,
         now: Instant,
@@ -219,8 +220,8 @@ impl Pipeline {
         // computed in any case.
         self.on_their_way.push_back(batch);
         let Some(batch) = self.on_their_way.back() else { return Ok(()) };
-        // SAFETY: what is copied lies in memory as long on both sides; descriptors and answers are as many as packets, and all
-        // of it is touched again only once every answer was seen, or never.
+        // SAFETY: what is copied lies in memory as long on both sides; descriptors and answers are as many as packets,
+        // and all of it is touched again only once every answer was seen, or never.
         unsafe {
             let Some(device) = &batch.device else {
                 let (descriptors, answers) = (batch.memory.address() + first as u64, batch.answers.address());
@@ -256,7 +257,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// A batch that is on its way is looked at when it has taken as long as the last, and then at intervals of an eighth.
+    /// A batch that is on its way is looked at when it has taken as long as the last, and then at intervals of an
+    /// eighth.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let filled = self.filling.as_ref().and_then(|batch| batch.since.checked_add(self.limits.deadline));
         let ready = self.on_their_way.front().map(|batch| (batch.sent + self.took).max(self.looked + self.took / 8));
@@ -328,7 +330,8 @@ impl Batch {
     /// The verdicts, by the processor.
     fn compute(&mut self, algorithm: Algorithm, variant: Variant, done: &mut VecDeque<Verdict>) {
         for entry in &self.entries {
-            // SAFETY: a staged packet is in our memory, which the GPU only reads; any other is in the caller's, who keeps it.
+            // SAFETY: a staged packet is in our memory, which the GPU only reads; any other is in the caller's, who
+            // keeps it.
             let octets = unsafe { slice::from_raw_parts(entry.octets.cast::<u8>(), entry.octets.len()) };
             let outcome = algorithm.sums(variant, octets, entry.before);
             done.push_back(Verdict { tag: entry.tag, outcome });

@@ -1,4 +1,5 @@
-//! The engine's rules, and what the shipped kernels compute, with a double of the driver that executes them (`gpu::double`).
+//! The engine's rules, and what the shipped kernels compute, with a double of the driver that executes them
+//! (`gpu::double`).
 #![allow(unsafe_code, reason = "gives packet memory away")]
 
 use super::costs::Costs;
@@ -409,7 +410,8 @@ fn auto_survives_a_gpu_that_fails_meanwhile() {
     }
 }
 
-/// The double is slower than any processor. Nothing is known of these batches at first but that smaller ones are the GPU's.
+/// The double is slower than any processor. Nothing is known of these batches at first but that smaller ones are the
+/// GPU's.
 #[test]
 fn auto_takes_back_what_does_not_pay() {
     let area = area();

@@ -16,8 +16,8 @@ pub enum GpuError {
     NoGpu,
     /// The kernels' PTX is newer than the driver, or their target newer than the GPU.
     #[error(
-        "the driver (CUDA {}.{}) cannot compile the kernels for this GPU ({name}): install a driver of CUDA 13.0 (580) or \
-         later; the GPU has to be of compute capability 8.0 or later", driver / 1000, driver % 1000 / 10
+        "the driver (CUDA {}.{}) cannot compile the kernels for this GPU ({name}): install a driver of CUDA 13.0 (580) \
+         or later; the GPU has to be of compute capability 8.0 or later", driver / 1000, driver % 1000 / 10
     )]
     TooOld {
         /// As `cuDriverGetVersion` says it: 1000 · major + 10 · minor.
@@ -27,12 +27,14 @@ pub enum GpuError {
     },
     /// The driver lacks its compiler, a library of its own.
     #[error(
-        "the GPU's driver has no libnvidia-ptxjitcompiler.so.1: install all of the driver's libraries, in a container too"
+        "the GPU's driver has no libnvidia-ptxjitcompiler.so.1: install all of the driver's libraries, in a container \
+         too"
     )]
     NoCompiler,
     /// No more memory of the GPU, or none that may be locked.
     #[error(
-        "no memory is left for {octets} octets ({call}): ask for fewer packets to a batch, or end what else uses the GPU"
+        "no memory is left for {octets} octets ({call}): ask for fewer packets to a batch, or end what else uses the \
+         GPU"
     )]
     NoMemory {
         /// The driver's function.
@@ -50,8 +52,8 @@ pub enum GpuError {
     },
     /// The packet memory is known to the driver already.
     #[error(
-        "the packet memory is registered with the GPU's driver already: use the engine that has it; if that one gave its GPU up, \
-         take other memory"
+        "the packet memory is registered with the GPU's driver already: use the engine that has it; if that one gave \
+         its GPU up, take other memory"
     )]
     AlreadyRegistered,
     /// The packet memory does not begin and end on a page.

@@ -4,22 +4,23 @@
 //!
 //! # Measured
 //!
-//! On 2026-11-22 on a virtual machine with one NVIDIA H100 80GB HBM3 (driver 580.159.04, PCIe 5.0 x16) and 16 Xeon processors
-//! (family 6, model 207), all figures in `records/gpu-2026-11-22.json`, by a program that
-//! `underpass bench checksum --gpu` has taken the place of, which has not yet been run on a GPU:
+//! On 2026-11-22 on a virtual machine with one NVIDIA H100 80GB HBM3 (driver 580.159.04, PCIe 5.0 x16) and 16 Xeon
+//! processors (family 6, model 207), all figures in `records/gpu-2026-11-22.json`, by a program that `underpass bench
+//! checksum --gpu` has taken the place of, which has not yet been run on a GPU:
 //!
-//! - 906,354 packets of 0 to 65,537 octets, fresh random ones, zeros and 0xff, had the reference's sums, in both ways and of both
-//!   algorithms. compute-sanitizer found no bad access, no race and no read of what was not written.
-//! - The bus carries 53.6 GB/s into the GPU in copies of 256 MiB (43.4 in those of 9 MiB, 16.7 of 1 MiB). gpu-umem sums 47.2 GB/s of
-//!   packets of 9,000 octets in batches of 1,024: 88 % of it. Of 1,480 octets it sums 15.6 GB/s: what the processor does for each packet,
-//!   about 45 ns and in that run twice the reading of the clock, is the bound there.
-//! - gpu-staged sums 7.5 and 4.3 GB/s: the processor's copy out of cold memory is the bound, and costs it as much as the sums.
+//! - 906,354 packets of 0 to 65,537 octets, fresh random ones, zeros and 0xff, had the reference's sums, in both ways
+//!   and of both algorithms. compute-sanitizer found no bad access, no race and no read of what was not written.
+//! - The bus carries 53.6 GB/s into the GPU in copies of 256 MiB (43.4 in those of 9 MiB, 16.7 of 1 MiB). gpu-umem sums
+//!   47.2 GB/s of packets of 9,000 octets in batches of 1,024: 88 % of it. Of 1,480 octets it sums 15.6 GB/s: what the
+//!   processor does for each packet, about 45 ns and in that run twice the reading of the clock, is the bound there.
+//! - gpu-staged sums 7.5 and 4.3 GB/s: the processor's copy out of cold memory is the bound, and costs it as much as
+//!   the sums.
 //! - One packet alone takes 11 µs in gpu-umem and 20 µs in gpu-staged, and the processor 5 and 10 µs.
-//! - Against scalar sums of packets that are in no cache (7 GB/s), gpu-umem takes less of the processor from 4 packets of 9,000
-//!   octets or 64 of 1,480 on, and is sooner done from 16 or 256 on. gpu-staged takes less only from 1,024 of 9,000 octets on, and
-//!   is never sooner done.
-//! - The measuring processor was idle for this share, while 1,024 packets at a time came at this rate (checksum alone, nothing
-//!   else done with a packet):
+//! - Against scalar sums of packets that are in no cache (7 GB/s), gpu-umem takes less of the processor from 4 packets
+//!   of 9,000 octets or 64 of 1,480 on, and is sooner done from 16 or 256 on. gpu-staged takes less only from 1,024 of
+//!   9,000 octets on, and is never sooner done.
+//! - The measuring processor was idle for this share, while 1,024 packets at a time came at this rate (checksum alone,
+//!   nothing else done with a packet):
 //!
 //! | Octets, Gbit/s | skip | scalar | AVX-512 | gpu-staged | gpu-umem |
 //! |---|---|---|---|---|---|
@@ -32,8 +33,9 @@
 //!
 //! # Without a GPU
 //!
-//! Tests execute the shipped PTX, in a double of the driver. That shows what it computes, that it reads and writes nothing else, and
-//! that its threads do not race; not what the hardware does: order in memory between the GPU and the processor, and time.
+//! Tests execute the shipped PTX, in a double of the driver. That shows what it computes, that it reads and writes
+//! nothing else, and that its threads do not race; not what the hardware does: order in memory between the GPU and the
+//! processor, and time.
 #![allow(unsafe_code, reason = "calls the driver, and shares memory with the GPU")]
 
 #[cfg(any(test, feature = "double"))]
@@ -162,7 +164,8 @@ impl Gpu {
         (self.version / 1000, self.version % 1000 / 10)
     }
 
-    /// Octets per second from locked memory of the host into the GPU's, in the largest copies: what no batch can exceed.
+    /// Octets per second from locked memory of the host into the GPU's, in the largest copies: what no batch can
+    /// exceed.
     pub fn host_to_device_rate(self: &Rc<Gpu>) -> Result<f64, GpuError> {
         const OCTETS: usize = 256 << 20;
         let (from, to) = (Pinned::new(self, OCTETS)?, Device::new(self, OCTETS)?);

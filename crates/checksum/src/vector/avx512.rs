@@ -1,5 +1,5 @@
-//! Sixty-four octets at a time in AVX-512 registers: products of octets or words and their sum in one instruction (VNNI), and
-//! masks for what is shorter.
+//! Sixty-four octets at a time in AVX-512 registers: products of octets or words and their sum in one instruction
+//! (VNNI), and masks for what is shorter.
 #![allow(unsafe_code, reason = "uses instructions that not every processor has, and memory behind a mask")]
 
 use super::{Accumulator, Kind, Vector, walk};
@@ -21,7 +21,8 @@ impl Avx512 {
     pub(crate) fn walk<S: Kind, const COPY: bool>(self, from: &[u8], to: &mut [u8]) -> S {
         #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
         fn inner<S: Kind, const COPY: bool>(vector: Avx512, from: &[u8], to: &mut [u8]) -> S {
-            // A product waits five cycles for the one before it in the same chain. What is short is summed before that counts.
+            // A product waits five cycles for the one before it in the same chain. What is short is summed before that
+            // counts.
             match from.len() {
                 0..=64 => vector.block::<S, COPY>(from, to),
                 65..=128 => walk::<_, S, 1, COPY>(vector, from, to),

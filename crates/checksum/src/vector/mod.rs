@@ -1,7 +1,8 @@
 //! One walk over octets for all checksums and variants: registers in rows, the last row filled up with zeros.
 //!
-//! A [`Vector`] is what an instruction set offers, an [`Accumulator`] what a checksum keeps of the octets that have gone by, a
-//! [`Kind`] the checksum that comes of it. The walk may store each register as well: a copy then costs no second pass.
+//! A [`Vector`] is what an instruction set offers, an [`Accumulator`] what a checksum keeps of the octets that have
+//! gone by, a [`Kind`] the checksum that comes of it. The walk may store each register as well: a copy then costs no
+//! second pass.
 //!
 //! Lanes have 32 bits at least, in which nothing overflows because sums are joined after each stretch.
 

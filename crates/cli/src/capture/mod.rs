@@ -1,7 +1,7 @@
 //! `underpass capture`: the bytes of fast connections as packets, for Wireshark and its kin.
 //!
-//! Senders copy what they publish to a tap while this command runs: see [`underpass_segment::tap`]. Here the records are put
-//! back together into [`streams`], of which packets are made for a [`mod@file`].
+//! Senders copy what they publish to a tap while this command runs: see [`underpass_segment::tap`]. Here the records
+//! are put back together into [`streams`], of which packets are made for a [`mod@file`].
 
 mod file;
 mod filter;
@@ -44,7 +44,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const ASK: Duration = Duration::from_millis(100);
 /// The name of a process that is gone, or not known yet.
 const UNKNOWN: &str = "?";
-/// A sender that has found the tap before it was taken back has put its record within this time, if it gets a processor.
+/// A sender that has found the tap before it was taken back has put its record within this time, if it gets a
+/// processor.
 const LAST: Duration = Duration::from_millis(5);
 
 /// Captures until the user, or one of the limits, ends it.
@@ -99,7 +100,8 @@ impl Capture {
         }
         let no_memory = |Errno(code)| {
             anyhow::Error::from(io::Error::from_raw_os_error(code)).context(
-                "cannot make the buffer in shared memory (shmget; try a smaller --buffer, or raise kernel.shmmax, or ulimit -v)",
+                "cannot make the buffer in shared memory (shmget; try a smaller --buffer, or raise kernel.shmmax, or \
+                 ulimit -v)",
             )
         };
         let mut taps = Taps::begin(u64::from(arguments.buffer) << 20).map_err(|error| match error {
@@ -209,12 +211,14 @@ impl Capture {
         ));
         if self.count == 0 {
             say(format_args!(
-                "nothing went through shared memory that was asked for; `underpass ss` lists the connections and their paths"
+                "nothing went through shared memory that was asked for; `underpass ss` lists the connections and their \
+                 paths"
             ));
         }
         if lost > 0 {
             say(format_args!(
-                "what is dropped did not fit the buffer, or would have kept its sender waiting: try a larger --buffer, or a filter"
+                "what is dropped did not fit the buffer, or would have kept its sender waiting: try a larger --buffer, \
+                 or a filter"
             ));
         }
         if missing > lost {

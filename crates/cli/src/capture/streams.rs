@@ -1,8 +1,8 @@
 //! From the records of a tap to packets: what would have been on the wire.
 //!
-//! A sequence number is the position in the stream, plus one. A connection begins with a handshake whose numbers are such that
-//! the first byte that is captured of a direction follows it. What is not captured, because it went by kernel TCP or did not fit,
-//! leaves a gap in the numbers. An acknowledgment says how much the end had received by then.
+//! A sequence number is the position in the stream, plus one. A connection begins with a handshake whose numbers are
+//! such that the first byte that is captured of a direction follows it. What is not captured, because it went by kernel
+//! TCP or did not fit, leaves a gap in the numbers. An acknowledgment says how much the end had received by then.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,5 +1,5 @@
-//! The taps of a capture. For one user one is enough; root has one for each user in each IPC namespace, since senders attach only
-//! what their own user has made where they are.
+//! The taps of a capture. For one user one is enough; root has one for each user in each IPC namespace, since senders
+//! attach only what their own user has made where they are.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -115,7 +115,8 @@ impl Taps {
         Some(head)
     }
 
-    /// Takes some of each, and puts them in order. What was sent after this began waits for what others have sent meanwhile.
+    /// Takes some of each, and puts them in order. What was sent after this began waits for what others have sent
+    /// meanwhile.
     fn gather(&mut self) {
         let began = clock::nanoseconds();
         for it in &mut self.all {

@@ -9,8 +9,8 @@ use super::values::whole;
 
 /// Measure kernel TCP against Underpass with unmodified programs
 ///
-/// Prints a table with ratios as it goes. Each figure is the median of several samples, taken in turn on kernel TCP and under
-/// Underpass in this one run. A figure whose connections did not go fast is marked as invalid, not shown.
+/// Prints a table with ratios as it goes. Each figure is the median of several samples, taken in turn on kernel TCP and
+/// under Underpass in this one run. A figure whose connections did not go fast is marked as invalid, not shown.
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub struct BenchArguments {
@@ -57,10 +57,11 @@ pub enum SuiteName {
     Broker,
     /// The protocol engine: 0 to 3 layers of transport over a looped-back link, in line and by a thread for each
     Layers,
-    /// Link drivers over a veth pair between two network namespaces: AF_XDP and its algorithms, packet sockets, kernel UDP;
-    /// needs root
+    /// Link drivers over a veth pair between two network namespaces: AF_XDP and its algorithms, packet sockets, kernel
+    /// UDP; needs root
     Driver,
-    /// Checksums, and a receive path that skips them, computes them, or gives them to a GPU, over a veth pair; the path needs root
+    /// Checksums, and a receive path that skips them, computes them, or gives them to a GPU, over a veth pair; the path
+    /// needs root
     Checksum,
     /// All of these
     All,
@@ -101,9 +102,9 @@ pub struct MeasureArguments {
 
 /// Draw records as one HTML page, with the figures of the papers beside them
 ///
-/// The records are those that `underpass bench --json`, `underpass demo`, `underpass survey` and `underpass advise --check --json`
-/// write. Each record is drawn by itself: figures of different hosts or versions never share a chart. The page is one file that any
-/// browser opens without a network.
+/// The records are those that `underpass bench --json`, `underpass demo`, `underpass survey` and `underpass advise
+/// --check --json` write. Each record is drawn by itself: figures of different hosts or versions never share a chart.
+/// The page is one file that any browser opens without a network.
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
@@ -111,8 +112,8 @@ pub struct MeasureArguments {
   underpass report records/2026-11-23.json
   underpass report --output all.html records/*-2026-11-23.json
 
-Exit code: 0; 1 if a record cannot be read, is damaged or of another version, or the page cannot be written; 2 for a mistake in \
-options."
+Exit code: 0; 1 if a record cannot be read, is damaged or of another version, or the page cannot be written; 2 for a \
+mistake in options."
 )]
 pub struct ReportArguments {
     /// The page to write

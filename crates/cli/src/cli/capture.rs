@@ -30,8 +30,8 @@ use super::values::whole;
   underpass capture -w redis.pcapng port 7000
   underpass capture -w - --duration 10 | tshark -r - -z follow,tcp,ascii,0
 
-Exit code: 0; 1 if another capture is under way, there is no shared memory, or the disk is full; 2 for a mistake in options or \
-the filter, or a file that this user cannot write to."
+Exit code: 0; 1 if another capture is under way, there is no shared memory, or the disk is full; 2 for a mistake in \
+options or the filter, or a file that this user cannot write to."
 )]
 pub struct CaptureArguments {
     /// The file to write (pcapng); "-" for standard output
@@ -43,11 +43,22 @@ pub struct CaptureArguments {
     pub count: Option<u64>,
 
     /// End after so many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = whole::<u32, { u32::MAX as u64 }>, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = whole::<u32, { u32::MAX as u64 }>,
+        allow_negative_numbers = true
+    )]
     pub duration: Option<u32>,
 
     /// Size of the buffer, in MiB, rounded up to a power of two
-    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = whole::<u32, 1024>, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value_t = 64,
+        value_parser = whole::<u32, 1024>,
+        allow_negative_numbers = true
+    )]
     pub buffer: u32,
 
     /// Print the totals as JSON at the end, on standard error

@@ -12,8 +12,8 @@ use super::values::whole;
 /// connections that went fast is shown too: if none did, the comparison proves nothing. Both ends of a connection have
 /// to be started by the program, or run under Underpass already.
 ///
-/// Standard input is read to its end once and given to each run; a terminal is not read. What the program leaves running in its
-/// process group is ended after each run. Ctrl-C ends the program and the comparison.
+/// Standard input is read to its end once and given to each run; a terminal is not read. What the program leaves
+/// running in its process group is ended after each run. Ctrl-C ends the program and the comparison.
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
@@ -36,7 +36,12 @@ pub struct DiffArguments {
     pub ignore: Vec<String>,
 
     /// End a run that takes longer
-    #[arg(long, value_name = "SECONDS", value_parser = whole::<u32, { u32::MAX as u64 }>, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = whole::<u32, { u32::MAX as u64 }>,
+        allow_negative_numbers = true
+    )]
     pub timeout: Option<u32>,
 
     /// As JSON

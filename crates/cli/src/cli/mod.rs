@@ -1,5 +1,5 @@
-//! The command line, a file for each command or group of commands. Its description is also the source of manual pages and
-//! completions.
+//! The command line, a file for each command or group of commands. Its description is also the source of manual pages
+//! and completions.
 
 mod advise;
 mod bench;

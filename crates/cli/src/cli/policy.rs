@@ -10,7 +10,8 @@ use super::values::process;
 /// Say what the administrator's policy lets programs do
 ///
 /// Two ends of one user find each other by themselves. Others ask underpassd, which goes by a policy:
-/// /etc/underpass/policy.toml, or the default, if there is no such file. `underpassd --check` says whether it is in order.
+/// /etc/underpass/policy.toml, or the default, if there is no such file. `underpassd --check` says whether it is in
+/// order.
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, disable_help_subcommand = true)]
 pub struct PolicyArguments {
@@ -38,8 +39,8 @@ pub enum PolicyCommand {
   underpass policy explain $(pgrep -n redis-cli) $(pgrep -n redis-server):6379
   underpass policy explain --json 4711 4712
 
-Exit code: 0 if they may be fast, or that depends on a port; 1 if not; 2 for a mistake in options or the policy, or if there is no \
-such process."
+Exit code: 0 if they may be fast, or that depends on a port; 1 if not; 2 for a mistake in options or the policy, or if \
+there is no such process."
 )]
 pub struct ExplainArguments {
     /// Number of a process, and the port of its end

@@ -8,8 +8,9 @@ use super::program::ProgramArguments;
 
 /// Run a program, its TCP connections on the fast path where possible
 ///
-/// The program is started as if it had been run directly: its exit code, its signals and the terminal are its own. Programs
-/// that it starts are run under Underpass too. Both ends of a connection have to be, or it stays on kernel TCP.
+/// The program is started as if it had been run directly: its exit code, its signals and the terminal are its own.
+/// Programs that it starts are run under Underpass too. Both ends of a connection have to be, or it stays on kernel
+/// TCP.
 ///
 /// A program that cannot be accelerated (statically linked, written in Go, setuid, 32-bit, of another C library) is run
 /// all the same, after one line on standard error that says why; its connections are ordinary ones.
@@ -38,11 +39,12 @@ cannot be executed, 125 if Underpass itself fails, 2 for a mistake in options or
 pub struct RunArguments {
     /// At the end, say for each process how its connections fared and why some stayed on kernel TCP
     ///
-    /// Written to standard error, or to FILE, when the program itself ends: a daemon that it leaves behind is not waited for.
+    /// Written to standard error, or to FILE, when the program itself ends: a daemon that it leaves behind is not
+    /// waited for.
     ///
-    /// The program gets a parent process that waits for it, passes signals on, and takes it along when it is killed itself
-    /// (PR_SET_PDEATHSIG); a process group of its own where the command leads one; and the variable `UNDERPASS_STATS` in its
-    /// environment.
+    /// The program gets a parent process that waits for it, passes signals on, and takes it along when it is killed
+    /// itself (PR_SET_PDEATHSIG); a process group of its own where the command leads one; and the variable
+    /// `UNDERPASS_STATS` in its environment.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, value_hint = ValueHint::FilePath)]
     pub stats: Option<Option<PathBuf>>,
 

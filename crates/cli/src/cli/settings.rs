@@ -18,9 +18,10 @@ pub struct SettingsArguments {
 
 /// Show the effective configuration and where each value came from
 ///
-/// A value is taken from --set, else from the variable of its name, else from the configuration file, else it is the default.
-/// The file is that of --config, else that of $UNDERPASS_CONFIG, else $XDG_CONFIG_HOME/underpass/underpass.toml
-/// (~/.config/underpass/underpass.toml), else /etc/underpass.toml; the last two may be missing.
+/// A value is taken from --set, else from the variable of its name, else from the configuration file, else it is the
+/// default. The file is that of --config, else that of $UNDERPASS_CONFIG, else
+/// $XDG_CONFIG_HOME/underpass/underpass.toml (~/.config/underpass/underpass.toml), else /etc/underpass.toml; the last
+/// two may be missing.
 #[derive(Debug, Args)]
 pub struct ConfigArguments {
     /// As JSON

@@ -14,8 +14,8 @@ use clap::{Args, ValueHint};
 /// both) are measured under Underpass too, and so is each endpoint with itself. The order of all samples is mixed by a
 /// seed, which is printed.
 ///
-/// The record (JSON) has every sample. Until it is written, each sample is kept in a journal beside it; the same command goes on
-/// where an interrupted one has ended, and measures nothing twice.
+/// The record (JSON) has every sample. Until it is written, each sample is kept in a journal beside it; the same
+/// command goes on where an interrupted one has ended, and measures nothing twice.
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
@@ -42,12 +42,17 @@ ENDPOINTS is a file like this; docs/guide.md describes all of it:
   address = \"10.0.0.2\"
   start = [\"ssh\", \"nic-a\", \"underpass\", \"agent\", \"--stdio\"]
 
-Exit code: 0 if all was measured, or is named as left out; 1 if an endpoint cannot be reached, was lost, or Ctrl-C ended it; 2 \
-for a mistake in options or files."
+Exit code: 0 if all was measured, or is named as left out; 1 if an endpoint cannot be reached, was lost, or Ctrl-C \
+ended it; 2 for a mistake in options or files."
 )]
 pub struct SurveyArguments {
     /// The file that names the endpoints (TOML)
-    #[arg(value_name = "ENDPOINTS", required_unless_present = "local", conflicts_with = "local", value_hint = ValueHint::FilePath)]
+    #[arg(
+        value_name = "ENDPOINTS",
+        required_unless_present = "local",
+        conflicts_with = "local",
+        value_hint = ValueHint::FilePath
+    )]
     pub endpoints: Option<PathBuf>,
 
     /// Make two hosts and two slower SmartNICs of network namespaces, and measure those for ten minutes; needs root
@@ -58,12 +63,13 @@ pub struct SurveyArguments {
     #[arg(long, requires = "local", conflicts_with = "endpoints")]
     pub quick: bool,
 
-    /// With --local: latency by sockperf, which tells p50, p99 and p99.9 of the single exchanges; takes a quarter of an hour, with
-    /// --quick two and a half minutes
+    /// With --local: latency by sockperf, which tells p50, p99 and p99.9 of the single exchanges; takes a quarter of an
+    /// hour, with --quick two and a half minutes
     #[arg(long, requires = "local", conflicts_with = "endpoints")]
     pub percentiles: bool,
 
-    /// With --local: the SmartNICs' tools are the Arm builds in this directory, under qemu-user; packaging/arm-tools makes it
+    /// With --local: the SmartNICs' tools are the Arm builds in this directory, under qemu-user; packaging/arm-tools
+    /// makes it
     #[arg(long, requires = "local", conflicts_with = "endpoints", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub arm: Option<PathBuf>,
 

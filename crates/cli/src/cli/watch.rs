@@ -29,8 +29,8 @@ use super::values::{descriptor, interval, process, seconds};
 pub struct SsArguments {
     /// Show what `run --stats` has counted so far, by process, instead of the connections
     ///
-    /// There is a table for each `underpass run --stats`, `diff` and `bench` of this user that runs now. It has the connections
-    /// that have ended and those that are still open. The reasons are told when a connection ends.
+    /// There is a table for each `underpass run --stats`, `diff` and `bench` of this user that runs now. It has the
+    /// connections that have ended and those that are still open. The reasons are told when a connection ends.
     #[arg(long)]
     pub stats: bool,
 
@@ -69,7 +69,14 @@ Examples:
 )]
 pub struct TopArguments {
     /// Time from one look to the next, from 0.1 to 3600
-    #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        short,
+        value_name = "SECONDS",
+        default_value = "1",
+        value_parser = interval,
+        allow_negative_numbers = true
+    )]
     pub interval: Duration,
 
     /// Print the rates of one interval as a table, and end; needs no terminal
@@ -83,11 +90,11 @@ pub struct TopArguments {
 
 /// Tell Prometheus how the connections of programs under Underpass fare
 ///
-/// Prints sums by process in the text format of Prometheus: connections by path and by reason, bytes by path and direction,
-/// doorbells, sleeps, and what is unread. With --file or --listen it goes on until it is ended.
+/// Prints sums by process in the text format of Prometheus: connections by path and by reason, bytes by path and
+/// direction, doorbells, sleeps, and what is unread. With --file or --listen it goes on until it is ended.
 ///
-/// The programs are not disturbed: their tables are read at each look, for a moment and without a lock. What a connection
-/// carried after the last look before its end is not counted.
+/// The programs are not disturbed: their tables are read at each look, for a moment and without a lock. What a
+/// connection carried after the last look before its end is not counted.
 ///
 /// The output also says whether underpassd answers. Only root, and the user that underpassd runs as, are told how much
 /// it does (meetings, refusals by reason, clients, pools and their bytes).
@@ -98,7 +105,8 @@ pub struct TopArguments {
   underpass metrics --file /var/lib/node_exporter/underpass.prom --interval 15
   underpass metrics --listen 127.0.0.1:9464")]
 pub struct MetricsArguments {
-    /// Write them to this file again and again, for the textfile collector of node_exporter, which wants .prom at the end
+    /// Write them to this file again and again, for the textfile collector of node_exporter, which wants .prom at the
+    /// end
     ///
     /// The file is replaced as a whole each time, and removed at the end.
     #[arg(long, value_name = "PATH", group = "goes_on", value_hint = ValueHint::FilePath)]

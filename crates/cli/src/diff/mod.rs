@@ -32,12 +32,14 @@ pub enum DiffError {
     Run(#[from] RunError),
     /// A pattern is none.
     #[error(
-        "--ignore: {0}\nIt takes a regular expression; a character that means something there is itself behind a backslash: \\("
+        "--ignore: {0}\nIt takes a regular expression; a character that means something there is itself behind a \
+         backslash: \\("
     )]
     Pattern(#[from] regex::Error),
     /// What the program is to be given may have no end.
     #[error(
-        "standard input {0}, and each run of the program is given all of it; let the program read a file by its name, or nothing: </dev/null"
+        "standard input {0}, and each run of the program is given all of it; let the program read a file by its name, \
+         or nothing: </dev/null"
     )]
     Input(String),
     /// The program was found, and the system would not run it.
@@ -101,7 +103,8 @@ pub fn diff(arguments: &DiffArguments) -> Result<i32, DiffError> {
                 progress.finish_and_clear();
                 let words = sys::signal_words(signal);
                 crate::say(format_args!(
-                    "{words}: the program was ended in round {} of {}, {path}; nothing is compared (--timeout SECONDS ends a run by itself)",
+                    "{words}: the program was ended in round {} of {}, {path}; nothing is compared (--timeout SECONDS \
+                     ends a run by itself)",
                     number + 1,
                     arguments.rounds
                 ));

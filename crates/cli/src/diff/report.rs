@@ -117,8 +117,8 @@ fn notes(arguments: &DiffArguments, underpass: &Side, outcome: &Outcome) -> Vec<
     }
     if !outcome.is_same() && !outcome.steady {
         notes.push(
-            "On kernel TCP alone it differs from run to run as well: --ignore REGEX leaves lines out that do by nature, \
-             and more --rounds show more of what is usual."
+            "On kernel TCP alone it differs from run to run as well: --ignore REGEX leaves lines out that do by \
+             nature, and more --rounds show more of what is usual."
                 .into(),
         );
     }

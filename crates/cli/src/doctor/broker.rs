@@ -41,7 +41,8 @@ pub fn look(contact: &Contact, path: &SocketPath) -> Finding {
         Contact::Answers(_) => Finding::mind(
             SUBJECT,
             format!("underpassd answers at {shown}; it proves connections of its own network namespace only"),
-            "between containers: let underpassd have CAP_BPF and CAP_NET_ADMIN, on a system with cgroup2 (its log says what it lacks)",
+            "between containers: let underpassd have CAP_BPF and CAP_NET_ADMIN, on a system with cgroup2 (its log says \
+             what it lacks)",
         ),
     }
 }
@@ -61,7 +62,8 @@ pub fn policy(contact: &Contact, user: &User) -> Option<Finding> {
         return Some(Finding::mind(
             SUBJECT,
             format!("underpassd goes by another policy than {shown} says now"),
-            "reload it (systemctl reload underpassd, or SIGHUP), unless it was started with a policy of its own (--policy, --group)",
+            "reload it (systemctl reload underpassd, or SIGHUP), unless it was started with a policy of its own \
+             (--policy, --group)",
         ));
     }
     let [with, never] = policy.partners(user);

@@ -169,7 +169,8 @@ fn other_namespaces(of: &Path, own: &Path) -> Vec<Finding> {
         Finding::mind(
             "namespace",
             format!("it has another {what} namespace than this command"),
-            "the other ends have to run in the same, or both have to reach underpassd; so has this command, to look at it",
+            "the other ends have to run in the same, or both have to reach underpassd; so has this command, to look at \
+             it",
         )
     };
     KINDS.into_iter().filter(|(kind, _)| differs(kind)).map(|(_, what)| finding(what)).collect()
@@ -258,8 +259,10 @@ fn confined(its: &str, ours: &str, config: Option<Config>) -> Option<Finding> {
     (own || field(its, "Seccomp") == "1").then(|| {
         Finding::mind(
             "seccomp",
-            "it is confined by seccomp: if it did that itself, the connections that it makes from then on stay on kernel TCP",
-            "switch the program's own sandbox off, if it can be; `underpass run --stats` says how many connections stay so",
+            "it is confined by seccomp: if it did that itself, the connections that it makes from then on stay on \
+             kernel TCP",
+            "switch the program's own sandbox off, if it can be; `underpass run --stats` says how many connections \
+             stay so",
         )
     })
 }

@@ -25,7 +25,8 @@ pub fn file(path: &Path, shown: &str) -> Vec<Finding> {
         None if !inspect::is_elf(path) => Finding::mind(
             "program",
             format!(
-                "{shown}: nothing can be told of it, as it cannot be read, is cut off, or is run by something else (binfmt_misc)"
+                "{shown}: nothing can be told of it, as it cannot be read, is cut off, or is run by something else \
+                 (binfmt_misc)"
             ),
             "ask about the program that runs it, by name",
         ),
@@ -43,7 +44,8 @@ pub fn file(path: &Path, shown: &str) -> Vec<Finding> {
         findings.push(Finding::mind(
             "io_uring",
             "the program sets up io_uring by system calls of its own",
-            "none needed if it can do without: `underpass run` denies them by a seccomp filter, unless io_uring=allow is set",
+            "none needed if it can do without: `underpass run` denies them by a seccomp filter, unless io_uring=allow \
+             is set",
         ));
     }
     findings

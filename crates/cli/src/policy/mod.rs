@@ -1,6 +1,7 @@
 //! `underpass policy`: what the administrator's policy lets programs do.
 //!
-//! `process` is what /proc says of the two processes, `verdict` what follows from that, the daemon's state and the policy.
+//! `process` is what /proc says of the two processes, `verdict` what follows from that, the daemon's state and the
+//! policy.
 
 mod process;
 mod verdict;

@@ -109,8 +109,8 @@ impl Here<'_> {
         };
         if state.policy != self.policy.mark() {
             verdict.notes.push(format!(
-                "underpassd goes by another policy than {} says now: reload it (systemctl reload underpassd, or SIGHUP), or name \
-                 by --policy what it was started with",
+                "underpassd goes by another policy than {} says now: reload it (systemctl reload underpassd, or \
+                 SIGHUP), or name by --policy what it was started with",
                 self.shown()
             ));
         }
@@ -184,8 +184,8 @@ impl Here<'_> {
             (true, Grounds::NoRule) | (false, Grounds::NoRule | Grounds::SameUser | Grounds::Group(_)) => {
                 let [one, other] = [&one.user, &other.user].map(|it| it.uid);
                 let remedy = format!(
-                    "make both users members of its group ({DEFAULT_GROUP} by default; usermod -aG GROUP USER) and start the programs \
-                     anew, or write a rule: between = [{{ user = {one} }}, {{ user = {other} }}]"
+                    "make both users members of its group ({DEFAULT_GROUP} by default; usermod -aG GROUP USER) and \
+                     start the programs anew, or write a rule: between = [{{ user = {one} }}, {{ user = {other} }}]"
                 );
                 slow(
                     Reason::Policy,

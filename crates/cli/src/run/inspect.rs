@@ -157,8 +157,8 @@ fn needed<'data>(file: impl ReadRef<'data>) -> Option<Vec<String>> {
     Some(names.collect())
 }
 
-/// Whether the program in this file, or a library that it is linked with, sets up an io_uring past libc and liburing; true also
-/// if that cannot be told.
+/// Whether the program in this file, or a library that it is linked with, sets up an io_uring past libc and liburing;
+/// true also if that cannot be told.
 pub fn sets_up_io_uring(path: &Path) -> bool {
     loaded_with(path).is_none_or(|libraries| {
         let is_harmless = |file: &Path| {
@@ -187,8 +187,8 @@ fn is_in(file: &File, (offset, len): (u64, u64)) -> Option<bool> {
     io_uring::is_set_up_in(len, &mut vec![0; 256 << 10], |at, to| file.read_exact_at(to, offset + at).ok())
 }
 
-/// The libraries that are loaded with the program, as its own loader finds them (ld.so(8), `--list`), which runs none of their
-/// code.
+/// The libraries that are loaded with the program, as its own loader finds them (ld.so(8), `--list`), which runs none
+/// of their code.
 fn loaded_with(path: &Path) -> Option<Vec<PathBuf>> {
     let file = ReadCache::new(File::open(path).ok()?);
     let header = FileHeader64::<Endianness>::parse(&file).ok()?;

@@ -39,7 +39,8 @@ pub enum RunError {
     Program(#[from] ProgramError),
     /// The statistics have no place to go.
     #[error(
-        "cannot write the statistics to {}: {error}; --stats=FILE needs a file that this user may write to, in a folder that is there and has room",
+        "cannot write the statistics to {}: {error}; --stats=FILE needs a file that this user may write to, in a \
+         folder that is there and has room",
         .path.display()
     )]
     StatsFile {
@@ -50,7 +51,8 @@ pub enum RunError {
     },
     /// There is no memory for the counters.
     #[error(
-        "no System V shared memory for them (kernel.shmall, shmmax, shmmni, a limit of the address space, or a sandbox): {0}"
+        "no System V shared memory for them (kernel.shmall, shmmax, shmmni, a limit of the address space, or a \
+         sandbox): {0}"
     )]
     NoCounters(io::Error),
     /// The program could not reach the counters.
@@ -58,7 +60,8 @@ pub enum RunError {
     Unreachable(io::Error),
     /// The program gets no process beside this one.
     #[error(
-        "no process beside the program's, which waits for its end ({0}): a limit of processes (RLIMIT_NPROC, or pids.max of the control group)"
+        "no process beside the program's, which waits for its end ({0}): a limit of processes (RLIMIT_NPROC, or \
+         pids.max of the control group)"
     )]
     NoProcess(io::Error),
     /// The system refused something.

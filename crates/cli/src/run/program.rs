@@ -229,7 +229,8 @@ fn missing_loader(error: &io::Error) -> &'static str {
 /// What the interpreter of a script with the line ends of Windows looks like.
 fn windows(interpreter: &str) -> &'static str {
     if interpreter.ends_with("\\r") {
-        ": the lines end as on Windows, with a carriage return that belongs to the name; `sed -i 's/\\r$//' FILE` removes it"
+        ": the lines end as on Windows, with a carriage return that belongs to the name; `sed -i 's/\\r$//' FILE` \
+         removes it"
     } else {
         ""
     }

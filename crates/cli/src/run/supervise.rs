@@ -1,7 +1,7 @@
 //! Staying the program's parent: passing signals on, stopping and ending as the program does.
 //!
-//! Without statistics the command becomes the program, which then leads the command's process group if the command did: a
-//! shell with job control makes it so. With statistics the program is a child, and gets a group of its own to lead in
+//! Without statistics the command becomes the program, which then leads the command's process group if the command did:
+//! a shell with job control makes it so. With statistics the program is a child, and gets a group of its own to lead in
 //! that case. The shell knows only the command's group, so the terminal is handed on to the program's group and back.
 
 use std::io;
@@ -19,8 +19,9 @@ pub enum End {
 
 /// Runs `body` in a child and returns how that ended.
 ///
-/// A signal that a process sends us is meant for the program and goes on to it. One that the kernel sends comes from the
-/// terminal, which sends it to the whole foreground group: the program has it already, unless it has a group of its own.
+/// A signal that a process sends us is meant for the program and goes on to it. One that the kernel sends comes from
+/// the terminal, which sends it to the whole foreground group: the program has it already, unless it has a group of its
+/// own.
 pub fn run(body: impl FnOnce() -> i32) -> io::Result<End> {
     let signals = HeldSignals::hold();
     let foreground = sys::has_terminal();
@@ -62,8 +63,8 @@ pub fn run(body: impl FnOnce() -> i32) -> io::Result<End> {
     }
 }
 
-/// The program, in our group, was stopped. For job control the shell waits for us to stop. SIGSTOP is not from there, and its
-/// sender will continue the program and not us; but the shell would not get its terminal back.
+/// The program, in our group, was stopped. For job control the shell waits for us to stop. SIGSTOP is not from there,
+/// and its sender will continue the program and not us; but the shell would not get its terminal back.
 fn stop_with(signal: i32) {
     if is_job_control(signal) || sys::has_terminal() {
         sys::stop_self();

@@ -23,8 +23,8 @@ impl Counters {
         Counters { sent, received, bells, sleeps }
     }
 
-    /// What has come since `before`. A counter that fell has been told of in the statistics of `run --stats`, which takes it
-    /// off; what came since that is not known then.
+    /// What has come since `before`. A counter that fell has been told of in the statistics of `run --stats`, which
+    /// takes it off; what came since that is not known then.
     pub fn since(&self, before: &Counters) -> Counters {
         self.with(before, u64::saturating_sub)
     }

@@ -1,6 +1,6 @@
-//! `underpass ss`, `top` and `metrics`: the connections of this user's accelerated programs, or for root of everybody's, put
-//! together from what the library's tables, the kernel's list of sockets and /proc say. `underpass ss --stats`, which shows what `run --stats` has
-//! counted so far. And `underpass pin`, which moves a connection.
+//! `underpass ss`, `top` and `metrics`: the connections of this user's accelerated programs, or for root of
+//! everybody's, put together from what the library's tables, the kernel's list of sockets and /proc say. `underpass ss
+//! --stats`, which shows what `run --stats` has counted so far. And `underpass pin`, which moves a connection.
 
 mod asked;
 mod counters;
@@ -153,7 +153,8 @@ fn put_together(ends: &[Seen], ordered: &[u64], processes: &Processes, sockets: 
     connections
 }
 
-/// What kernel TCP has carried of a connection that was pinned before it went anywhere else. Its process may count no more of it.
+/// What kernel TCP has carried of a connection that was pinned before it went anywhere else. Its process may count no
+/// more of it.
 fn as_the_kernel_counts(end: &Seen, socket: &Socket) -> Seen {
     let mut end = end.clone();
     if end.stage == Stage::Pinned && end.ring_size.is_none() {

@@ -74,8 +74,8 @@ enum WrongSubject {
     },
     /// Or of a connection that is not seen from here.
     #[error(
-        "descriptor {fd} of process {pid} is no TCP connection of this network namespace; `nsenter -t {pid} -n` enters that of \
-         the process"
+        "descriptor {fd} of process {pid} is no TCP connection of this network namespace; `nsenter -t {pid} -n` enters \
+         that of the process"
     )]
     Elsewhere {
         /// Its number.

@@ -48,8 +48,8 @@ fn gather() -> anyhow::Result<Vec<Run>> {
         anyhow::Error::from(error)
             .context("cannot attach the counters (shmat; is the address space limited, ulimit -v?)")
     })?;
-    // Before the ends, whose counters a process takes away when it tells of them: what it tells meanwhile is missing for once, and
-    // is not there twice.
+    // Before the ends, whose counters a process takes away when it tells of them: what it tells meanwhile is missing
+    // for once, and is not there twice.
     let counted: Vec<(Counted, u32)> = regions.iter().map(|(it, pid)| (Counted::read(it), *pid)).collect();
     let ends = look(user).map_err(refused)?;
     let lives = |it: &ProcessStats| match kernel::process(it.pid) {

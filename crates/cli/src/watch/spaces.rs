@@ -165,7 +165,8 @@ impl Spaces {
     }
 }
 
-/// What `what` says from within a namespace of process `pid`; `None` where this process may not enter it, or it is gone.
+/// What `what` says from within a namespace of process `pid`; `None` where this process may not enter it, or it is
+/// gone.
 fn beside<T: Send>(pid: u32, kind: (&str, LinkNameSpaceType), what: impl FnOnce() -> T + Send) -> Option<T> {
     let namespace = File::open(process(pid).join("ns").join(kind.0)).ok()?;
     let inside = || {
@@ -194,8 +195,8 @@ fn namespace(process: &Path, kind: &str) -> Option<u64> {
     Some(fs::metadata(process.join("ns").join(kind)).ok()?.ino())
 }
 
-/// The namespaces and the number in which process `pid` knows itself, as [`kernel::namespaces`] and getpid(2) say it there; and its
-/// users.
+/// The namespaces and the number in which process `pid` knows itself, as [`kernel::namespaces`] and getpid(2) say it
+/// there; and its users.
 fn own_name(pid: u32) -> Option<((u64, u32), [u32; 4])> {
     let process = process(pid);
     let namespaces = namespace(&process, "pid")? << 32 | namespace(&process, "time").unwrap_or(0) & u64::from(u32::MAX);

@@ -61,7 +61,8 @@ pub fn nothing(view: &View) -> String {
     if view.processes.is_empty() {
         let user = kernel::user_id();
         return format!(
-            "user {user} has no program under Underpass here; start one by `underpass run -- PROGRAM`, and look as the same user"
+            "user {user} has no program under Underpass here; start one by `underpass run -- PROGRAM`, and look as the \
+             same user"
         );
     }
     let processes = plural(view.processes.len() as u64, "process", "processes");

@@ -178,7 +178,8 @@ int main(void) {
     int listener = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof at;
-    if (bind(listener, (void *)&at, length) || listen(listener, 1) || getsockname(listener, (void *)&at, &length)) return 9;
+    if (bind(listener, (void *)&at, length) || listen(listener, 1)) return 9;
+    if (getsockname(listener, (void *)&at, &length)) return 9;
     char byte = 'x';
     if (!fork()) {
         int server = accept(listener, 0, 0);

@@ -82,7 +82,8 @@ fn a_program_with_an_io_uring_of_its_own_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("ring");
     let source = "int main(void) { long answer = 425;\n\
-                  __asm__ volatile(\"syscall\" : \"+a\"(answer) : \"D\"(0L), \"S\"(0L) : \"rcx\", \"r11\", \"memory\");\n\
+                  __asm__ volatile(\"syscall\" : \"+a\"(answer) : \"D\"(0L), \"S\"(0L) : \"rcx\", \"r11\", \
+                  \"memory\");\n\
                   return answer < 0; }";
     if !cfg!(target_arch = "x86_64") {
         return skip("the program is written for x86-64");

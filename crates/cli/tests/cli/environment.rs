@@ -52,10 +52,12 @@ fn settings_become_variables() {
 
 /// Says whether io_uring is denied, and what it sees of seccomp.
 const MAIN: &str = "#include <stdio.h>\n#include <sys/prctl.h>\nint is_denied(void);\nint main(void) {\n\
-    printf(\"%s %d %d\", is_denied() ? \"denied\" : \"not\", prctl(PR_GET_SECCOMP), prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));\n\
+    printf(\"%s %d %d\", is_denied() ? \"denied\" : \"not\", prctl(PR_GET_SECCOMP), prctl(PR_GET_NO_NEW_PRIVS, 0, 0, \
+    0, 0));\n\
     return 0; }\n";
 /// Asks by an instruction of its own.
-const OWN_RING: &str = "#include <errno.h>\n#include <sys/syscall.h>\nint is_denied(void) { long answer = SYS_io_uring_setup;\n\
+const OWN_RING: &str = "#include <errno.h>\n#include <sys/syscall.h>\nint is_denied(void) { long answer = \
+                        SYS_io_uring_setup;\n\
     __asm__ volatile(\"syscall\" : \"+a\"(answer) : \"D\"(0L), \"S\"(0L) : \"rcx\", \"r11\", \"memory\");\n\
     return answer == -ENOSYS; }\n";
 /// Asks by libc's function, which is the library's.

@@ -67,7 +67,8 @@ fn bash_offers_what_may_follow() {
     let script = packaging("completions").join("underpass.bash");
     let offered = |words: &[&str]| {
         let ask = "source \"$1\"; shift; COMP_WORDS=(underpass \"$@\"); COMP_CWORD=$#; \
-                   _underpass underpass \"${COMP_WORDS[-1]}\" \"${COMP_WORDS[-2]}\"; printf '%s\\n' \"${COMPREPLY[@]}\"";
+                   _underpass underpass \"${COMP_WORDS[-1]}\" \"${COMP_WORDS[-2]}\"; printf '%s\\n' \
+                   \"${COMPREPLY[@]}\"";
         let mut bash = std::process::Command::new("bash");
         bash.args(["--norc", "-c", ask, "ask"]).arg(&script).args(words);
         let offered = stdout(&bash.output().unwrap());

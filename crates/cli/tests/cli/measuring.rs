@@ -1,4 +1,5 @@
-//! `underpass bench` and `demo` that are ended before their end: what was measured until then is kept, and says that it is not all.
+//! `underpass bench` and `demo` that are ended before their end: what was measured until then is kept, and says that it
+//! is not all.
 
 use std::fs;
 use std::path::Path;

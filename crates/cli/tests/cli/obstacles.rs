@@ -253,7 +253,8 @@ fn programs_of_other_kinds_are_told_apart() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("program");
     assert!(compile(ANSWER, &[], &program));
-    // The header says so (elf(5): class at 4, machine at 18); the kernel then runs neither, so that only the line is seen.
+    // The header says so (elf(5): class at 4, machine at 18); the kernel then runs neither, so that only the line is
+    // seen.
     let i386: &[(usize, u8)] = &[(4, 1), (18, 3)];
     let alpha: &[(usize, u8)] = &[(18, 0x26), (19, 0x90)];
     for (name, changes, words) in

@@ -81,7 +81,8 @@ fn a_program_that_is_stopped_alone_can_be_continued_alone() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// Fails if `supervise::run` leaves the program in the command's group. A command that leads none has its program in its own.
+/// Fails if `supervise::run` leaves the program in the command's group. A command that leads none has its program in
+/// its own.
 #[test]
 fn the_program_leads_its_process_group_where_the_command_does() {
     let script = "trap 'echo caught' TERM; kill -TERM -$$; echo said $?";
@@ -172,13 +173,13 @@ fn a_program_that_stops_itself_gives_the_terminal_back() {
     shell.ends();
 }
 
-/// Reads two lines from the terminal, whatever interrupts it, and says when Ctrl-C does. Then it ends its group. (A key that
-/// sends a signal makes the terminal forget what has been typed and not read.)
+/// Reads two lines from the terminal, whatever interrupts it, and says when Ctrl-C does. Then it ends its group. (A key
+/// that sends a signal makes the terminal forget what has been typed and not read.)
 const READS: &str = "sh -c 'trap \"echo interrupt-\\$((1 + 1))\" INT; echo ready-$((1 + 1)); until read a; do :; done; \
                      echo read-$a; until read b; do :; done; echo read-$a-$b; kill -TERM -$$; sleep 100'";
 
-/// Fails if `supervise` leaves one of these out: `foreground` in `ProcessGroup::Own`, `take_terminal_from` when it stops,
-/// `give_terminal_to` when it goes on, `take_terminal_from` at the end.
+/// Fails if `supervise` leaves one of these out: `foreground` in `ProcessGroup::Own`, `take_terminal_from` when it
+/// stops, `give_terminal_to` when it goes on, `take_terminal_from` at the end.
 #[test]
 fn the_terminal_goes_to_the_programs_group_and_back() {
     let mut shell = Shell::start();
@@ -311,7 +312,8 @@ fn the_other_programs_of_a_pipeline_keep_the_terminal() {
 
 /// Reading makes the terminal stop the whole job, which goes on in the foreground.
 ///
-/// Fails if `HeldSignals::stop` stops the command alone: bash takes the job for a running one then, and does not continue it.
+/// Fails if `HeldSignals::stop` stops the command alone: bash takes the job for a running one then, and does not
+/// continue it.
 #[test]
 fn a_pipeline_in_the_background_gets_the_terminal() {
     let mut shell = Shell::of("bash --norc -i");

@@ -1,5 +1,5 @@
-//! Agents that a survey starts by other programs: ssh, against an sshd of this test, and stand-ins for srun and kubectl, which check what
-//! they are given and run the rest.
+//! Agents that a survey starts by other programs: ssh, against an sshd of this test, and stand-ins for srun and
+//! kubectl, which check what they are given and run the rest.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -41,7 +41,8 @@ fn tools() -> bool {
 
 fn program(path: &Path, script: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    // By another process: what another test forks meanwhile would have it open for writing, and nobody could execute it.
+    // By another process: what another test forks meanwhile would have it open for writing, and nobody could execute
+    // it.
     let write = Command::new("sh").arg("-c").arg("printf '%s' \"$1\" > \"$0\"").arg(path).arg(script).status();
     assert!(write.unwrap().success());
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -82,7 +83,8 @@ impl Sshd {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let path = folder.path().display();
         let configuration = format!(
-            "Port {port}\nListenAddress 127.0.0.1\nHostKey {path}/host\nAuthorizedKeysFile {path}/user.pub\nStrictModes no\n\
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {path}/host\nAuthorizedKeysFile \
+             {path}/user.pub\nStrictModes no\n\
              UsePAM no\nPidFile none\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\n"
         );
         fs::write(folder.path().join("configuration"), configuration).unwrap();

@@ -69,15 +69,20 @@ fn without_memory_for_the_counters_the_program_runs_and_the_limits_are_named() {
 /// Some sandboxes have shared memory, but let no process attach what is marked for removal.
 #[test]
 fn without_counters_that_another_process_can_reach_the_program_runs() {
-    // Answers each shmctl(IPC_STAT), by which the library looks at a System V segment before it attaches it, with EPERM.
-    let source = "#include <stddef.h>\n#include <stdlib.h>\n#include <unistd.h>\n#include <sys/ipc.h>\n#include <sys/prctl.h>\n\
+    // Answers each shmctl(IPC_STAT), by which the library looks at a System V segment before it attaches it, with
+    // EPERM.
+    let source = "#include <stddef.h>\n#include <stdlib.h>\n#include <unistd.h>\n#include <sys/ipc.h>\n#include \
+                  <sys/prctl.h>\n\
                   #include <sys/syscall.h>\n#include <linux/filter.h>\n#include <linux/seccomp.h>\n\
                   #define AT(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))\n\
                   #define UNLESS(value, skip) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, skip)\n\
-                  int main(int argc, char **argv) { struct sock_filter filter[] = { AT(nr), UNLESS(SYS_shmctl, 3), AT(args[1]),\n\
-                  UNLESS(IPC_STAT, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };\n\
+                  int main(int argc, char **argv) { struct sock_filter filter[] = { AT(nr), UNLESS(SYS_shmctl, 3), \
+                  AT(args[1]),\n\
+                  UNLESS(IPC_STAT, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 1), BPF_STMT(BPF_RET | BPF_K, \
+                  SECCOMP_RET_ALLOW) };\n\
                   struct sock_fprog program = { sizeof filter / sizeof *filter, filter }; (void)argc;\n\
-                  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 1;\n\
+                  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) \
+                  return 1;\n\
                   execv(argv[1], argv + 1); return 2; }";
     let directory = tempfile::tempdir().unwrap();
     let sandbox = directory.path().join("sandbox");

@@ -14,7 +14,8 @@ pub const UNDERPASS: &str = env!("CARGO_BIN_EXE_underpass");
 /// Longest wait for anything to happen; a test that needs it fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A library that does nothing but look like ours to the command. What is tested here is the command; `/proc/PID/maps` tells whether it was loaded.
+/// A library that does nothing but look like ours to the command. What is tested here is the command; `/proc/PID/maps`
+/// tells whether it was loaded.
 pub static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("libunderpass-probe-{}.so", std::process::id()));
     assert!(compile("int UNDERPASS_LIBRARY = 1;", &["-shared", "-fPIC"], &path), "rustc needs cc, so it is here");
@@ -63,8 +64,8 @@ pub fn skip(why: &str) {
     eprintln!("SKIPPED: {why}");
 }
 
-/// Copies a program that is to be executed. By another process: what another test forks meanwhile would have the copy open for
-/// writing, and nobody could execute it (ETXTBSY).
+/// Copies a program that is to be executed. By another process: what another test forks meanwhile would have the copy
+/// open for writing, and nobody could execute it (ETXTBSY).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     assert!(Command::new("cp").args([from.as_ref(), to.as_ref()]).status().unwrap().success());
 }

@@ -12,8 +12,8 @@ fn top_needs_a_terminal_and_says_what_does_not() {
     assert_eq!(refused.status.code(), Some(2));
     assert_eq!(
         stderr(&refused),
-        "underpass: top draws on a terminal, and standard input or output is none; `underpass top --once` (or --json) prints the \
-         rates once\n"
+        "underpass: top draws on a terminal, and standard input or output is none; `underpass top --once` (or --json) \
+         prints the rates once\n"
     );
 }
 
@@ -148,7 +148,8 @@ fn a_full_disk_is_told_of() {
     ] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let said = underpass(arguments).stdout(full).output().unwrap();
-        let expected = "underpass: cannot write all of it to standard output (No space left on device); what is there is not whole\n";
+        let expected = "underpass: cannot write all of it to standard output (No space left on device); what is there \
+                        is not whole\n";
         assert_eq!((said.status.code(), stderr(&said).as_str()), (Some(code), expected), "{arguments:?}");
     }
 }

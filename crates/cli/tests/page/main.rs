@@ -25,7 +25,8 @@ const DRAW_ALL: &str = "(async () => {
 /// What is wrong with where things lie, in words; nothing if nothing is.
 const MISPLACED: &str = "(() => {
   const wrong = [], width = document.documentElement.clientWidth;
-  if (document.documentElement.scrollWidth > width) wrong.push(`the page is ${document.documentElement.scrollWidth} wide`);
+  if (document.documentElement.scrollWidth > width) wrong.push(`the page is ${document.documentElement.scrollWidth} \
+  wide`);
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), range = document.createRange();
   while (texts.nextNode()) {
     const text = texts.currentNode;
@@ -36,11 +37,14 @@ const MISPLACED: &str = "(() => {
       if (at.left < -1 || at.right > width + 1) wrong.push(`\"${text.data.trim()}\" is cut off`);
   }
   document.querySelectorAll('.chart').forEach((chart, number) => {
-    const box = chart.getBoundingClientRect(), name = chart.parentElement.querySelector('figcaption').textContent.slice(0, 50);
+    const box = chart.getBoundingClientRect(), name = \
+    chart.parentElement.querySelector('figcaption').textContent.slice(0, 50);
     const figure = chart.parentElement.getBoundingClientRect();
     if (!chart.querySelector('.main-svg')) return wrong.push(`${name}: not drawn`);
-    if (box.left < figure.left || box.right > figure.right || box.right > width) wrong.push(`${name}: beyond its figure`);
-    const texts = [...chart.querySelectorAll('.main-svg text')].filter((it) => it.textContent && it.getBoundingClientRect().width);
+    if (box.left < figure.left || box.right > figure.right || box.right > width) wrong.push(`${name}: beyond its \
+    figure`);
+    const texts = [...chart.querySelectorAll('.main-svg text')].filter((it) => it.textContent && \
+    it.getBoundingClientRect().width);
     for (const text of texts) {
       const at = text.getBoundingClientRect();
       if (at.left < box.left - 1 || at.right > box.right + 1 || at.top < box.top - 1 || at.bottom > box.bottom + 1)
@@ -49,7 +53,8 @@ const MISPLACED: &str = "(() => {
     for (const kind of ['.xtick text', '.ytick text', '.legendtext', '.annotation text', '.heatmap-label text']) {
       const all = [...chart.querySelectorAll(kind)].map((it) => [it.textContent, it.getBoundingClientRect()]);
       all.forEach(([one, a], at) => all.slice(at + 1).forEach(([other, b]) => {
-        const over = Math.min(a.right, b.right) - Math.max(a.left, b.left), under = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+        const over = Math.min(a.right, b.right) - Math.max(a.left, b.left), under = Math.min(a.bottom, b.bottom) - \
+        Math.max(a.top, b.top);
         if (over > 1 && under > 3) wrong.push(`${name}: \"${one}\" lies over \"${other}\"`);
       }));
     }

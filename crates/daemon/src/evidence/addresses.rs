@@ -32,7 +32,8 @@ impl Addresses {
     /// Opens the way to the kernel.
     ///
     /// # Errors
-    /// ENOPROTOOPT where the kernel has no cookies for network namespaces (before 5.14); otherwise what it says to netlink(7).
+    /// ENOPROTOOPT where the kernel has no cookies for network namespaces (before 5.14); otherwise what it says to
+    /// netlink(7).
     pub fn open() -> io::Result<Addresses> {
         let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
         socket.bind_auto()?;
@@ -76,7 +77,8 @@ impl Evidence for Addresses {
         if of.namespace != Some(self.namespace) {
             return Other::Unknown;
         }
-        // The socket itself must be what its addresses lead to: the same ones may exist once for each interface (SO_BINDTODEVICE).
+        // The socket itself must be what its addresses lead to: the same ones may exist once for each interface
+        // (SO_BINDTODEVICE).
         match (self.socket_at(of.local, of.remote), self.socket_at(of.remote, of.local)) {
             (Ok(Some(own)), Ok(Some(other))) if own == of.cookie => Other::End(other),
             (Ok(Some(own)), Ok(None)) if own == of.cookie => Other::Nowhere,

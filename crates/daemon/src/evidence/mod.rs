@@ -1,9 +1,9 @@
 //! What proves which socket is at the other end of a connection. Only the kernel's word counts.
 //!
-//! [`numbers`] knows the initial sequence numbers of both directions, which two true ends alone have mirrored, through any
-//! translation of addresses. Where the kernel does not allow that, or a connection is older than the daemon, [`addresses`]
-//! finds the socket with the mirrored addresses; that proves something in the daemon's own network namespace alone, since
-//! other namespaces may have the same addresses.
+//! [`numbers`] knows the initial sequence numbers of both directions, which two true ends alone have mirrored, through
+//! any translation of addresses. Where the kernel does not allow that, or a connection is older than the daemon,
+//! [`addresses`] finds the socket with the mirrored addresses; that proves something in the daemon's own network
+//! namespace alone, since other namespaces may have the same addresses.
 
 pub mod addresses;
 pub mod numbers;

@@ -159,7 +159,8 @@ impl Exchange {
         self.parties.get(&process).is_none_or(|it| it.waiting.is_empty()) && !self.pools.has(process)
     }
 
-    /// Forgets the ends that have waited too long at the time `now`, in nanoseconds, and pools of which one side has ended.
+    /// Forgets the ends that have waited too long at the time `now`, in nanoseconds, and pools of which one side has
+    /// ended.
     pub fn expire(&mut self, now: u64) {
         let old = |it: &&Waiting| now.saturating_sub(it.since) > ASK_NS;
         let cookies: Vec<u64> = self.waiting.values().filter(old).map(|it| it.facts.cookie).collect();

@@ -11,8 +11,8 @@ use underpass_broker::{Freed, Refusal, Shape, Side, Verdict};
 
 /// How many times as many slots the next pool of two processes has.
 const GROWTH: u32 = 8;
-/// A pool of which one side has ended is kept for so long, in nanoseconds: a program that the other side executes, or passes a socket
-/// to, may come for what the dead have left unread.
+/// A pool of which one side has ended is kept for so long, in nanoseconds: a program that the other side executes, or
+/// passes a socket to, may come for what the dead have left unread.
 pub(super) const GRACE_NS: u64 = 5_000_000_000;
 /// Most processes of one side of a pool: those that a process has forked, and that asked for themselves.
 const MOST_OF_A_SIDE: usize = 256;
@@ -99,7 +99,8 @@ impl Pools {
         };
         let pool = self.pools.get_mut(&number).ok_or(Refusal::NoMemory)?;
         pool.taken |= 1 << slot;
-        // The side of a process is the same in all slots of a pool: each side has its own words in the pool's first page.
+        // The side of a process is the same in all slots of a pool: each side has its own words in the pool's first
+        // page.
         let sides =
             if pool.sides[0].contains(&ends[0].0) { [Side::Maker, Side::Joiner] } else { [Side::Joiner, Side::Maker] };
         let mut cookies = [ends[0].2, ends[1].2];

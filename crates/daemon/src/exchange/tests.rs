@@ -39,7 +39,8 @@ impl Evidence for Table {
     }
 }
 
-/// An exchange, and processes 1 to 4 of users 101 to 104, of which 1 to 3 are members of the group; 5 is another one of user 101.
+/// An exchange, and processes 1 to 4 of users 101 to 104, of which 1 to 3 are members of the group; 5 is another one of
+/// user 101.
 struct Stage {
     exchange: Exchange,
     kernel: Table,

@@ -1,5 +1,5 @@
-//! The loop: one thread that waits for clients, for their packets and for the end of their processes. It makes no call that
-//! a client can make last; [`crate::lanes`] and [`crate::closer`] do.
+//! The loop: one thread that waits for clients, for their packets and for the end of their processes. It makes no call
+//! that a client can make last; [`crate::lanes`] and [`crate::closer`] do.
 
 mod clients;
 

@@ -33,7 +33,8 @@ fn mirrored_addresses_of_another_namespace_prove_nothing() {
     }
 }
 
-/// A third socket has the right sequence numbers, made by someone who saw the handshake: none of the three meets another.
+/// A third socket has the right sequence numbers, made by someone who saw the handshake: none of the three meets
+/// another.
 #[test]
 fn a_third_socket_with_the_right_numbers_makes_it_unproven() {
     if !is_root() {

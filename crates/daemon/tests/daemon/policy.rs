@@ -157,8 +157,8 @@ fn it_is_checked_without_a_daemon() {
     let path = file.path.to_str().unwrap();
     let fine = underpassd(&["--check", "--policy", path]);
     let expected = format!(
-        "{path} is in order\nmay share memory:\n  processes of one user with one another\n  members of the group root (0) with one \
-         another\n  rule of line 3: user root (0) with user 7 in another network\n"
+        "{path} is in order\nmay share memory:\n  processes of one user with one another\n  members of the group root \
+         (0) with one another\n  rule of line 3: user root (0) with user 7 in another network\n"
     );
     assert_eq!((fine.status.code(), said(&fine.stdout)), (Some(0), expected));
     file.write("group = \"no-such-group-here\"");

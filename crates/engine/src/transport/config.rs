@@ -29,8 +29,9 @@ pub struct Config {
     pub roa: bool,
     /// A window of the sender's own besides the credit, by delay, loss and marks: one for all connections to a peer.
     pub congestion_control: bool,
-    /// Whether DTs say that routers may mark them, where the other end tells of marks (ECN, RFC 3168). It is an extension of ours, for
-    /// a network that carries marks, as [`crate::datagram`] does, and class 4 with congestion control.
+    /// Whether DTs say that routers may mark them, where the other end tells of marks (ECN, RFC 3168). It is an
+    /// extension of ours, for a network that carries marks, as [`crate::datagram`] does, and class 4 with congestion
+    /// control.
     pub marks: bool,
     /// Most connections that peers have asked for and that are not open yet, or were released before they were open;
     /// more are refused.
@@ -108,9 +109,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// For a network that promises this (X.224 §5.4.2): class 2 where it delivers everything, class 4 where it may lose, with a
-    /// checksum where it does not find what is corrupt. Its packets are of `most` octets at most, in one buffer: over a link that
-    /// takes packets in pieces not [`underpass_link::Link::mtu`] but [`underpass_link::Link::whole`], less the headers below.
+    /// For a network that promises this (X.224 §5.4.2): class 2 where it delivers everything, class 4 where it may
+    /// lose, with a checksum where it does not find what is corrupt. Its packets are of `most` octets at most, in one
+    /// buffer: over a link that takes packets in pieces not [`underpass_link::Link::mtu`] but
+    /// [`underpass_link::Link::whole`], less the headers below.
     ///
     /// # Panics
     /// If it carries less than 128 octets, which is the shortest longest TPDU.

@@ -1,11 +1,11 @@
-//! How many TPDUs may be under way to a peer, whatever the credit: a window that doubles with each round trip until a queue grows, or
-//! the network objects. The credit stays what the receiver has room for.
+//! How many TPDUs may be under way to a peer, whatever the credit: a window that doubles with each round trip until a
+//! queue grows, or the network objects. The credit stays what the receiver has room for.
 //!
-//! In a network of short round trips the window then grows by one with each, and shrinks in proportion to how far a round trip is
-//! beyond a target (after Swift, SIGCOMM 2020), by a fifth for a mark (RFC 8511) and by half for a loss: queues stay
-//! short. In a network of long round trips others fill the queues in any case, and a sender that gives way to the delay
-//! gets nothing. There the window is as TCP's (CUBIC, RFC 9438): a delay only ends the doubling, and a loss shrinks the
-//! window by three tenths.
+//! In a network of short round trips the window then grows by one with each, and shrinks in proportion to how far a
+//! round trip is beyond a target (after Swift, SIGCOMM 2020), by a fifth for a mark (RFC 8511) and by half for a loss:
+//! queues stay short. In a network of long round trips others fill the queues in any case, and a sender that gives way
+//! to the delay gets nothing. There the window is as TCP's (CUBIC, RFC 9438): a delay only ends the doubling, and a
+//! loss shrinks the window by three tenths.
 
 use crate::service::Time;
 
@@ -25,8 +25,8 @@ pub(super) struct Congestion {
     window: u32,
     /// The window before it was cut for a loss, which may prove to be none, and its threshold then.
     before: [u32; 2],
-    /// Below it the window doubles with each round trip: however large it gets while the network has not objected yet, and up to where
-    /// a loss would have left it once nothing has come back for T1.
+    /// Below it the window doubles with each round trip: however large it gets while the network has not objected yet,
+    /// and up to where a loss would have left it once nothing has come back for T1.
     threshold: u32,
     cubic: Cubic,
 }

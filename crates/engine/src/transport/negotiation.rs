@@ -185,8 +185,8 @@ impl Transport {
             (None, Some(_)) => (1 << asked.min(most).ilog2(), SizeIn::Powers),
             (None, None) => (asked, SizeIn::Nothing),
         };
-        // Valid answers to a preferred class are the same or a lower one (§6.5.3, table 3), which the network has to allow. Class 3
-        // may be answered with class 2.
+        // Valid answers to a preferred class are the same or a lower one (§6.5.3, table 3), which the network has to
+        // allow. Class 3 may be answered with class 2.
         let class = mine.class;
         if cr.class < class || cr.src_ref == 0 || size < 128 {
             return self.refuse(from, cr.src_ref, 0, Reason::NEGOTIATION_FAILED, now, out);

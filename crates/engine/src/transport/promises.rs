@@ -1,5 +1,5 @@
-//! What all connections of an entity together have promised to take: no more than there are buffers to receive into, or what was
-//! promised to one would be lost for want of them, and every connection be taken for lossy.
+//! What all connections of an entity together have promised to take: no more than there are buffers to receive into, or
+//! what was promised to one would be lost for want of them, and every connection be taken for lossy.
 
 use std::collections::VecDeque;
 

@@ -13,8 +13,8 @@ use crate::wire::Writer;
 use crate::wire::tpdu::{Acknowledge, Class, Data, Reason, Selective};
 use underpass_link::arena::Buffer;
 
-/// Octets of an AK at most besides the runs of what came out of order, of which one that goes ahead has none: all other parameters,
-/// and what goes before the runs.
+/// Octets of an AK at most besides the runs of what came out of order, of which one that goes ahead has none: all other
+/// parameters, and what goes before the runs.
 const AROUND: usize = AHEAD + 2;
 
 impl Transport {
@@ -80,8 +80,8 @@ impl Transport {
         out.down(Request::Return { buffer });
     }
 
-    /// The user keeps a frame no more that it was given, be it given back or lent to send what it holds: there is room for another
-    /// one.
+    /// The user keeps a frame no more that it was given, be it given back or lent to send what it holds: there is room
+    /// for another one.
     pub(super) fn is_read(&mut self, frame: u32, now: Time) {
         let slot = self.slots.at(frame);
         let (is, index, serial) = (slot.is, slot.connection, slot.serial);
@@ -108,8 +108,8 @@ impl Transport {
             };
         }
         receiving.held = receiving.held.saturating_sub(1);
-        // The window is said to be larger when it has grown by half of the credit, or after AL where it is closed: the user may
-        // keep more than the other half.
+        // The window is said to be larger when it has grown by half of the credit, or after AL where it is closed: the
+        // user may keep more than the other half.
         let left = space.distance(receiving.expected, receiving.granted);
         let credit = terms.credit(config.credit);
         let room = credit.saturating_sub(receiving.held);
@@ -190,8 +190,8 @@ impl Receiving {
         }
     }
 
-    /// Keeps a DT that came before others which it follows, and which is so far ahead of the one that is expected; hands
-    /// the buffer back if the DT is there already.
+    /// Keeps a DT that came before others which it follows, and which is so far ahead of the one that is expected;
+    /// hands the buffer back if the DT is there already.
     fn keep_early(&mut self, space: Space, ahead: u32, slots: &mut Slots, buffer: Buffer) -> Result<(), Buffer> {
         let frame = buffer.frame();
         let mut before = NONE;
@@ -246,8 +246,8 @@ impl Connection {
         }
     }
 
-    /// Whether an AK is due that can go with a DT: one is owed, or one that was put off would go by itself before long. One that
-    /// says what has come out of order is long, and goes by itself.
+    /// Whether an AK is due that can go with a DT: one is owed, or one that was put off would go by itself before long.
+    /// One that says what has come out of order is long, and goes by itself.
     pub(super) fn may_acknowledge(&self, config: &Config, now: Time) -> bool {
         let receiving = &self.receiving;
         let is_due = receiving.owes || receiving.unacknowledged > 0 && now.since(receiving.carried) >= config.times.al;

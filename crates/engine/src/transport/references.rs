@@ -1,8 +1,8 @@
-//! References of connections: 16 bits, unique for each pair of NSAPs (X.224 §6.5.5 f), which is what a [`Peer`] is, looked up in
-//! one step, and not used again before every TPDU that names them is gone (§6.18).
+//! References of connections: 16 bits, unique for each pair of NSAPs (X.224 §6.5.5 f), which is what a [`Peer`] is,
+//! looked up in one step, and not used again before every TPDU that names them is gone (§6.18).
 //!
-//! Places in a peer's table are given out in order, so that the table grows with what is in use. What is on the wire is another
-//! number for each, by a bijection of the peer's own that follows from a secret: an attacker who does not see a
+//! Places in a peer's table are given out in order, so that the table grows with what is in use. What is on the wire is
+//! another number for each, by a bijection of the peer's own that follows from a secret: an attacker who does not see a
 //! connection's TPDUs does not know what to forge.
 
 use super::slots::NONE;
@@ -45,7 +45,8 @@ struct Table {
 /// The entry of a reference that is frozen.
 const FROZEN: u32 = NONE - 1;
 
-/// Which number on the wire each place has: the place, changed by a secret number, times an odd one, changed by another.
+/// Which number on the wire each place has: the place, changed by a secret number, times an odd one, changed by
+/// another.
 #[derive(Clone, Copy, Debug)]
 struct Spread {
     before: u16,

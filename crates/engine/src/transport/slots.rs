@@ -1,6 +1,6 @@
-//! What a transport entity knows of each frame of the arena that passes through it: where a TPDU stands on its way, and which one
-//! follows it in its connection's list. Lists of frames instead of queues of each connection's own: nothing is allocated, and an
-//! idle connection has none.
+//! What a transport entity knows of each frame of the arena that passes through it: where a TPDU stands on its way, and
+//! which one follows it in its connection's list. Lists of frames instead of queues of each connection's own: nothing
+//! is allocated, and an idle connection has none.
 
 use crate::layer::Outbox;
 use crate::service::{Cep, Fate, Indication, Time};

@@ -346,7 +346,8 @@ mod tests {
             way.sent(now);
         });
         assert_eq!(way.room(now), Room::Full);
-        // 16 ms for 32, twice as fast since the window doubles: half a millisecond is between pairs, and a millisecond is caught up with.
+        // 16 ms for 32, twice as fast since the window doubles: half a millisecond is between pairs, and a millisecond
+        // is caught up with.
         now = now.after(16 * MS);
         assert!(!way.acknowledged(
             1,

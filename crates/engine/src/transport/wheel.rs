@@ -1,7 +1,8 @@
-//! One deadline for each connection, in a hierarchy of wheels: setting one is a few writes, whatever the number of connections.
+//! One deadline for each connection, in a hierarchy of wheels: setting one is a few writes, whatever the number of
+//! connections.
 //!
-//! A deadline that moves back stays where it is until its old time has come, since that is what acknowledgements do to T1 all the
-//! time; it is then put where it belongs.
+//! A deadline that moves back stays where it is until its old time has come, since that is what acknowledgements do to
+//! T1 all the time; it is then put where it belongs.
 
 use super::slots::{NONE, grow};
 use crate::service::Time;
@@ -178,7 +179,10 @@ mod tests {
         /// Against the plainest code: each deadline comes once, not before its time, and not a tick after it.
         #[test]
         fn each_deadline_comes_in_its_time(
-            steps in proptest::collection::vec((0u32..8, prop_oneof![0u64..80, 0u64..5000, 0u64..400_000, 0u64..30_000_000], 0u64..6000), 1..60),
+            steps in proptest::collection::vec(
+                (0u32..8, prop_oneof![0u64..80, 0u64..5000, 0u64..400_000, 0u64..30_000_000], 0u64..6000),
+                1..60,
+            ),
         ) {
             let mut wheel = Wheel::new(time(1000));
             wheel.reach(7);

@@ -1,5 +1,5 @@
-//! Connectionless network protocol (ISO 8473, RFC 994): the inactive subset, which is one octet, and the full data and error
-//! report PDUs.
+//! Connectionless network protocol (ISO 8473, RFC 994): the inactive subset, which is one octet, and the full data and
+//! error report PDUs.
 //!
 //! ```text
 //! inactive     1 0x00
@@ -8,8 +8,8 @@
 //!              3 version 1   8-9 checksum of the header, 0 for none              - [if SP: identifier, offset, total]
 //!              4 lifetime                                                        - options
 //! ```
-//! An error report has type 0x01 and none of the flags, 0xC1 among its options with the reason and the number of the octet that
-//! is to blame, and the header of what was thrown away as its data.
+//! An error report has type 0x01 and none of the flags, 0xC1 among its options with the reason and the number of the
+//! octet that is to blame, and the header of what was thrown away as its data.
 
 use super::{NoRoom, Writer};
 use std::fmt::{self, Display, Formatter};
@@ -424,7 +424,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_are_parsed_or_refused(packet in proptest::collection::vec(any::<u8>(), 0..120), ours in any::<bool>()) {
+        fn any_octets_are_parsed_or_refused(
+            packet in proptest::collection::vec(any::<u8>(), 0..120),
+            ours in any::<bool>(),
+        ) {
             let mut packet = packet;
             if ours && packet.len() >= FIXED {
                 packet[0] = FULL;
@@ -445,7 +448,10 @@ mod tests {
         #[test]
         fn an_error_report_is_parsed_as_it_was_emitted(
             fixed: (u8, u8, u8),
-            addresses in (proptest::collection::vec(any::<u8>(), 0..=20), proptest::collection::vec(any::<u8>(), 0..=20)),
+            addresses in (
+                proptest::collection::vec(any::<u8>(), 0..=20),
+                proptest::collection::vec(any::<u8>(), 0..=20),
+            ),
             others in proptest::collection::vec((any::<u8>(), proptest::collection::vec(any::<u8>(), 0..9)), 0..4),
             noise in proptest::collection::vec(any::<u8>(), 0..9),
             data in proptest::collection::vec(any::<u8>(), 0..300),
@@ -475,7 +481,10 @@ mod tests {
         fn a_header_comes_back(
             lifetime: u8,
             reports_errors: bool,
-            addresses in (proptest::collection::vec(any::<u8>(), 0..=20), proptest::collection::vec(any::<u8>(), 0..=20)),
+            addresses in (
+                proptest::collection::vec(any::<u8>(), 0..=20),
+                proptest::collection::vec(any::<u8>(), 0..=20),
+            ),
             segment in proptest::option::of((any::<u16>(), any::<u16>(), any::<u16>(), any::<bool>())),
             options in proptest::collection::vec(any::<u8>(), 0..100),
             data in proptest::collection::vec(any::<u8>(), 0..300),

@@ -5,8 +5,8 @@
 //!  7-12 source address           16  SSAP 0xFE
 //! 13-14 length, or 0x8870        17  control 0x03 (UI)
 //! ```
-//! The length counts from octet 15 on and leaves out what pads a frame to 60 octets. Frames too long for it carry the EtherType
-//! of jumbo LLC frames instead, and have no padding.
+//! The length counts from octet 15 on and leaves out what pads a frame to 60 octets. Frames too long for it carry the
+//! EtherType of jumbo LLC frames instead, and have no padding.
 
 use super::{NoRoom, Writer};
 use std::fmt::{self, Display, Formatter};
@@ -142,7 +142,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_octets_are_parsed_or_refused(frame in proptest::collection::vec(any::<u8>(), 0..80), ours in any::<bool>()) {
+        fn any_octets_are_parsed_or_refused(
+            frame in proptest::collection::vec(any::<u8>(), 0..80),
+            ours in any::<bool>(),
+        ) {
             let mut frame = frame;
             if ours && frame.len() >= Llc::LEN {
                 frame[12] = 0;

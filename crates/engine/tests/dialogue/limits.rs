@@ -6,7 +6,8 @@ use underpass_engine::service::{Cep, Details, Fate, Indication, Peer, Request};
 use underpass_engine::transport::{Config, Times};
 use underpass_engine::wire::tpdu::*;
 
-/// A peer that asks for connections and takes that back at once holds no more than its share of what rests, and others get theirs.
+/// A peer that asks for connections and takes that back at once holds no more than its share of what rests, and others
+/// get theirs.
 #[test]
 #[cfg_attr(miri, ignore = "two thousand connections")]
 fn a_flood_of_cr_and_dr_leaves_connections_for_others() {
@@ -28,8 +29,8 @@ fn a_flood_of_cr_and_dr_leaves_connections_for_others() {
     assert_eq!(indicated(&mut entity), 32);
 }
 
-/// A DT is sent for I before the connection is given up, by an end that goes on saying what it expects: what the network below has
-/// not let go of yet was not sent. An ED may wait for a user that reads nothing.
+/// A DT is sent for I before the connection is given up, by an end that goes on saying what it expects: what the
+/// network below has not let go of yet was not sent. An ED may wait for a user that reads nothing.
 #[test]
 fn what_has_not_left_yet_is_no_attempt() {
     for is_expedited in [false, true] {
@@ -162,7 +163,8 @@ fn credit_promises_no_more_than_there_are_buffers() {
     assert_eq!(entity.said(), ["AK → 0x004d, expects 2, credit 6"]);
 }
 
-/// A network that has become too small for what was negotiated: the user is told at once, and the next connection has what fits.
+/// A network that has become too small for what was negotiated: the user is told at once, and the next connection has
+/// what fits.
 #[test]
 fn a_network_that_takes_no_long_packets_any_more_is_told() {
     let mut entity = Entity::new(config());
@@ -181,7 +183,8 @@ fn a_network_that_takes_no_long_packets_any_more_is_told() {
     assert_eq!(cr.parameters.preferred_size, Some(1));
 }
 
-/// After some 10 ms without an acknowledgement the user is told, once, and again when there is one: it may go another way meanwhile.
+/// After some 10 ms without an acknowledgement the user is told, once, and again when there is one: it may go another
+/// way meanwhile.
 #[test]
 fn a_stall_is_told_at_once_and_so_is_its_end() {
     for keeps in [false, true] {

@@ -476,7 +476,8 @@ fn the_number_of_a_connection_rests_as_its_reference_does() {
     assert_eq!(entity.opened(Peer(1), 4).0, cep);
 }
 
-/// An AK that opens a closed window is sent until it has shown to have come (X.224 §12.2.3.8.3), which what comes twice does not.
+/// An AK that opens a closed window is sent until it has shown to have come (X.224 §12.2.3.8.3), which what comes twice
+/// does not.
 #[test]
 fn a_duplicate_does_not_show_that_the_window_is_open() {
     let mut entity = Entity::new(config());

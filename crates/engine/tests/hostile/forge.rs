@@ -153,7 +153,8 @@ impl Forgery {
     }
 }
 
-/// Changes a TPDU to one with a value that is not allowed, or a parameter that no end knows, and makes its checksum right.
+/// Changes a TPDU to one with a value that is not allowed, or a parameter that no end knows, and makes its checksum
+/// right.
 fn spoil(random: &mut fastrand::Rng, whole: &mut [u8]) {
     let header_len = usize::from(whole[0]) + 1;
     whole[random.usize(1..header_len)] ^= random.u8(1..);

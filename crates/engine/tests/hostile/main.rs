@@ -1,5 +1,5 @@
-//! Octets from the wire that may be anything, in every state of a connection: they are thrown away or answered, and counted by
-//! cause; nothing panics, no buffer is lost, and the honest ends go on, or end.
+//! Octets from the wire that may be anything, in every state of a connection: they are thrown away or answered, and
+//! counted by cause; nothing panics, no buffer is lost, and the honest ends go on, or end.
 
 mod forge;
 mod host;
@@ -17,7 +17,8 @@ const MS: u64 = 1000 * US;
 const SECOND: u64 = 1000 * MS;
 /// Each with another seed: 3,840 connections in all.
 const ROUNDS: u64 = 8;
-/// Hostile octets, unless `UNDERPASS_TEST_OCTETS` says how many, and the first seed behind those of the test that always runs.
+/// Hostile octets, unless `UNDERPASS_TEST_OCTETS` says how many, and the first seed behind those of the test that
+/// always runs.
 const OCTETS: u64 = 100_000_000;
 const FIRST: u64 = 1 << 20;
 /// A peer that has no connection.
@@ -408,7 +409,8 @@ fn no_more_than_so_many_are_pending() {
     );
 }
 
-/// Class 2 where the network delivers everything, class 4 elsewhere; negotiated down to that, and refused below (X.224 §6.5.3).
+/// Class 2 where the network delivers everything, class 4 elsewhere; negotiated down to that, and refused below (X.224
+/// §6.5.3).
 #[test]
 fn the_class_follows_from_what_the_network_promises() {
     let promises = |delivery, integrity| Config::over(Guarantees { delivery, integrity }, 300);

@@ -1,4 +1,5 @@
-//! Two transport entities, or stacks of them, in virtual time, with a wire between them that loses, repeats, reorders, changes and delays.
+//! Two transport entities, or stacks of them, in virtual time, with a wire between them that loses, repeats, reorders,
+//! changes and delays.
 
 mod grid;
 mod sharing;

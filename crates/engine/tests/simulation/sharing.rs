@@ -1,4 +1,5 @@
-//! Several connections to one peer, which always have something to send, over a wire that is too slow for them: what they share.
+//! Several connections to one peer, which always have something to send, over a wire that is too slow for them: what
+//! they share.
 
 use crate::wire::{End, Faults, Wire};
 use std::any::Any;
@@ -131,7 +132,8 @@ impl World {
     /// The same, between hosts that are configured each by itself.
     fn between(configs: [Config; 2], count: usize, faults: Faults) -> World {
         let wire = Wire::new(1, faults);
-        // More than the wire and its queue take of one connection, also in short DTs, and no more than there are buffers for.
+        // More than the wire and its queue take of one connection, also in short DTs, and no more than there are
+        // buffers for.
         let configs = configs.map(|it| Config { credit: (3000 / count).min(400) as u16, ..it });
         let hosts = [Host::new(0, &wire, configs[0]), Host::new(1, &wire, configs[1])];
         let mut world = World { wire, hosts, now: Time(1), count, beside: None, burst: 0, window: (Time(0), 0) };
@@ -230,7 +232,8 @@ fn a_connection_that_begins_later_gets_its_part() {
     assert!(came.iter().all(|it| it.abs_diff(mean) * 10 <= mean), "{came:?}");
 }
 
-/// A window of some hundred leaves spread over its round trip of 10 ms, also where nothing comes back that it could go by.
+/// A window of some hundred leaves spread over its round trip of 10 ms, also where nothing comes back that it could go
+/// by.
 #[test]
 fn dts_are_spread_over_the_round_trip() {
     let mut world = World::open(1, WIRE, config(false));
@@ -245,8 +248,9 @@ fn dts_are_spread_over_the_round_trip() {
     assert!(sent > 60 && world.burst * 3 < sent, "{sent}, {}", world.burst);
 }
 
-/// T1 of a local network, and a round trip of six times as much, from the beginning or from some time on: nothing would be measured ever
-/// after if each DT was sent again before it can be acknowledged. A connection that comes later knows from the first one.
+/// T1 of a local network, and a round trip of six times as much, from the beginning or from some time on: nothing would
+/// be measured ever after if each DT was sent again before it can be acknowledged. A connection that comes later knows
+/// from the first one.
 #[test]
 fn a_round_trip_that_is_longer_than_t1_is_measured() {
     let far = Faults { delay: 15 * MS, queue: 1_000_000, ..WIRE };
@@ -300,8 +304,8 @@ fn marks_take_both_ends() {
     }
 }
 
-/// A flow of TCP over the same wire gets no more than a third above its part, and no less than a third below, whatever the queue and
-/// however many connections there are here: they are one flow to it.
+/// A flow of TCP over the same wire gets no more than a third above its part, and no less than a third below, whatever
+/// the queue and however many connections there are here: they are one flow to it.
 #[test]
 fn a_flow_of_tcp_beside_gets_its_part() {
     for (queue, count) in [(60_000, 1), (125_000, 1), (125_000, 8), (375_000, 4)] {
@@ -327,7 +331,8 @@ fn patient() -> Times {
     Times { slack: 200 * MS, t1: 500 * MS, t1_least: 500 * MS, ..Times::default() }
 }
 
-/// A TCP connection (CUBIC, RFC 9438, as Linux has it) that always has something to send: when its packets go, and how many come.
+/// A TCP connection (CUBIC, RFC 9438, as Linux has it) that always has something to send: when its packets go, and how
+/// many come.
 struct Tcp {
     /// In packets; and where it does not double any more.
     window: f64,

@@ -217,8 +217,8 @@ impl Side {
         self.expected.0 == script.tsdus && self.expedited == [script.expedited; 2]
     }
 
-    /// The connection is gone, and everything is where it began. Below the uppermost layer connections stay, but have nothing
-    /// to do.
+    /// The connection is gone, and everything is where it began. Below the uppermost layer connections stay, but have
+    /// nothing to do.
     pub fn is_released(&self) -> bool {
         let top = self.transports().last().unwrap();
         self.released && top.connections() == 0 && self.kept.is_empty() && self.found() == FRAMES as usize

@@ -127,7 +127,8 @@ fn acknowledgements_that_have_come_are_taken_before_timers_run_out() {
                 one.fill(&mut buffer, 100);
                 ends[0].request(Request::Data { cep, buffer, end: true }, now);
             }
-            // The other end has them and, after AL, says so. This one has their buffers back by then, and could send them again.
+            // The other end has them and, after AL, says so. This one has their buffers back by then, and could send
+            // them again.
             for step in 0..10 {
                 now = now.after(MS / 20);
                 while ends[1].poll(now) {}

@@ -261,7 +261,8 @@ impl Eye for DataOnly {
     fn indication(&mut self, _: &Indication) {}
 }
 
-/// Both ends over a loopback link as they run in earnest, with so much room in the queues: the DTs of the uppermost transport.
+/// Both ends over a loopback link as they run in earnest, with so much room in the queues: the DTs of the uppermost
+/// transport.
 fn in_earnest(layers: usize, capacity: Option<usize>) -> Vec<String> {
     const PARTS: u32 = 3_000;
     let (arena, mut all) = Arena::new(GEOMETRY);

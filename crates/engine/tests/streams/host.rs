@@ -121,8 +121,8 @@ impl End {
     }
 }
 
-/// Sends so many octets from one end to the other, which must be what they were, in data requests of `piece` octets at most. `between`
-/// is called behind each [`STEP`] of them. How many DTs that took, in which time.
+/// Sends so many octets from one end to the other, which must be what they were, in data requests of `piece` octets at
+/// most. `between` is called behind each [`STEP`] of them. How many DTs that took, in which time.
 pub fn stream(
     mut from: End,
     mut to: End,

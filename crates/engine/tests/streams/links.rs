@@ -1,4 +1,5 @@
-//! Class 4 over links of every kind, of which the ends may have different ones; and for long, while anything happens to packets.
+//! Class 4 over links of every kind, of which the ends may have different ones; and for long, while anything happens to
+//! packets.
 
 use super::host::{Address, End, PATIENCE, over, stream};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -102,7 +103,8 @@ fn hosts_of_different_links_understand_each_other() {
     }
 }
 
-/// Packets are lost, repeated, changed and overtaken: nothing of the stream is, no buffer is lost, and memory does not grow.
+/// Packets are lost, repeated, changed and overtaken: nothing of the stream is, no buffer is lost, and memory does not
+/// grow.
 #[test]
 fn soak() {
     let wanted = std::env::var("UNDERPASS_TEST_TPDUS").ok();

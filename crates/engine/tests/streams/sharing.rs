@@ -48,8 +48,8 @@ impl Carried {
     }
 }
 
-/// Two hosts, and between them a switch that sends slowly to the second. The bottleneck is on no host, for a sender's kernel keeps what
-/// waits on its own interface short (TCP small queues) and hears of it when that is thrown away.
+/// Two hosts, and between them a switch that sends slowly to the second. The bottleneck is on no host, for a sender's
+/// kernel keeps what waits on its own interface short (TCP small queues) and hears of it when that is thrown away.
 struct Path {
     ends: Cable,
     _switch: Namespace,
@@ -202,7 +202,8 @@ impl Flow {
     }
 }
 
-/// The kernel's TCP does not wait until other programs leave the processor: neither does this thread, with those that it makes.
+/// The kernel's TCP does not wait until other programs leave the processor: neither does this thread, with those that
+/// it makes.
 fn do_not_wait_for_others() {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: of this thread, with a parameter that outlives the call.

@@ -1,5 +1,5 @@
-//! Class 4 over UDP sockets: a stream of some megabytes arrives as it was sent, while packets are lost and while the link is
-//! replaced under the connection.
+//! Class 4 over UDP sockets: a stream of some megabytes arrives as it was sent, while packets are lost and while the
+//! link is replaced under the connection.
 
 use super::host::{Address, End, over, stream};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

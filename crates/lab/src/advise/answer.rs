@@ -138,8 +138,8 @@ pub fn decide(question: &Question, errors: &[Option<f64>], size: u64) -> Option<
     ways.sort_by(|one, other| other.times.total_cmp(&one.times));
     // The best of those that surely gain: another may have gained more, of which its samples are not sure.
     let sure = ways.iter().find(|way| way.times >= TIE && way.interval.is_some_and(|it| it.low > 1.0));
-    // Where the samples are not sure, a choice by the median is right more often than the default is, and a wrong choice costs as
-    // much either way.
+    // Where the samples are not sure, a choice by the median is right more often than the default is, and a wrong
+    // choice costs as much either way.
     let likely = ways.iter().find(|way| way.times > 1.0 && way.interval.is_some_and(|it| it.high >= TIE));
     let verdict = match (sure, likely) {
         (Some(_), _) => Verdict::Better,
@@ -172,9 +172,9 @@ fn widened(interval: Interval, gain: f64, error: f64) -> Interval {
     Interval { low: gain * (-reach(interval.low)).exp(), high: gain * reach(interval.high).exp() }
 }
 
-/// For each way but the default: by how much its gain is off where a measured size is left out and predicted from its neighbours
-/// (root mean square of logarithms). The gaps are twice as wide then as those that are bridged, so the error is rather too large.
-/// `None` if no size has neighbours on both sides.
+/// For each way but the default: by how much its gain is off where a measured size is left out and predicted from its
+/// neighbours (root mean square of logarithms). The gaps are twice as wide then as those that are bridged, so the error
+/// is rather too large. `None` if no size has neighbours on both sides.
 pub fn errors(question: &Question, measured: &[u64]) -> Vec<Option<f64>> {
     let Some((default, others)) = question.ways.split_first() else { return Vec::new() };
     let of_way = |way: &Choice| {

@@ -1,5 +1,5 @@
-//! Advice put to the test: all ways that can run here are measured at sizes that the records do not have, and what was predicted
-//! is set against what is.
+//! Advice put to the test: all ways that can run here are measured at sizes that the records do not have, and what was
+//! predicted is set against what is.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,8 +51,8 @@ pub struct Checked {
 pub enum CheckError {
     /// The record is of a check that was begun otherwise.
     #[error(
-        "{} has figures of another check ({what}), and those of two must not be mixed: go on as that was begun, or name another \
-         file with --record",
+        "{} has figures of another check ({what}), and those of two must not be mixed: go on as that was begun, or \
+         name another file with --record",
         path.display()
     )]
     OtherCheck {
@@ -69,8 +69,8 @@ pub enum CheckError {
 /// A question with the name of its record.
 type Asked = (String, Question);
 
-/// Measures what the records' questions can be asked about here, in an order that comes from the seed, and compares. What
-/// [`Options::keep`] has of an earlier run of the same check is not measured again.
+/// Measures what the records' questions can be asked about here, in an order that comes from the seed, and compares.
+/// What [`Options::keep`] has of an earlier run of the same check is not measured again.
 ///
 /// # Errors
 /// There is no library, no C compiler, or the file to keep the record in has something else.
@@ -120,8 +120,8 @@ fn check(asked: &[Asked], record: &Record, seed: u64) -> Check {
     }
 }
 
-/// The newest questions of each kind that can be measured here: those of hosts with the same processors, and those of the survey
-/// whose endpoints are there.
+/// The newest questions of each kind that can be measured here: those of hosts with the same processors, and those of
+/// the survey whose endpoints are there.
 fn asked(evidence: &Evidence, survey: Option<&str>) -> Vec<Asked> {
     let here = Host::describe();
     let is_same = |host: &Host| host.processor == here.processor && host.processors == here.processors;

@@ -1,8 +1,8 @@
 //! What a message costs in one way, as a function of its size, from the sizes that were measured.
 //!
-//! Between two measured sizes the cost is a fixed part and a part for each byte: a straight line, for each pair of neighbours
-//! another one. One line for all sizes would be simpler and is worse: it does not know of caches. `docs/placement.md` has the
-//! errors of both, measured on sizes that were left out of the records of November 2026.
+//! Between two measured sizes the cost is a fixed part and a part for each byte: a straight line, for each pair of
+//! neighbours another one. One line for all sizes would be simpler and is worse: it does not know of caches.
+//! `docs/placement.md` has the errors of both, measured on sizes that were left out of the records of November 2026.
 
 use fastrand::Rng;
 

@@ -1,10 +1,9 @@
 //! Advice: from records to a placement of protocol work, with what it gains and how sure that is.
 //!
-//! [`question`] finds in runs of suites what there is to choose, [`surveyed`] in surveys; [`cost`] predicts what a message costs
-//! between measured sizes, [`answer`] compares, and [`placement`] writes it down: as TOML for programs, and as text that names
-//! the figures for people.
-//! [`check`] measures how far off that is, in [`case`]s.
-//! To leave a piece of work where it is, and not to know, are answers. What was not measured is named, not guessed.
+//! [`question`] finds in runs of suites what there is to choose, [`surveyed`] in surveys; [`cost`] predicts what a
+//! message costs between measured sizes, [`answer`] compares, and [`placement`] writes it down: as TOML for programs,
+//! and as text that names the figures for people. [`check`] measures how far off that is, in [`case`]s. To leave a
+//! piece of work where it is, and not to know, are answers. What was not measured is named, not guessed.
 
 pub mod answer;
 pub mod case;
@@ -153,7 +152,8 @@ fn endpoints(survey: &Survey) -> String {
     format!("endpoints {} on {}", names.join(", "), processors.into_iter().collect::<Vec<_>>().join(" and "))
 }
 
-/// Endpoints of one name may be those of another place, as those of every `survey --local`, or be emulated in another way.
+/// Endpoints of one name may be those of another place, as those of every `survey --local`, or be emulated in another
+/// way.
 fn site(survey: &Survey) -> String {
     let one = |it: &Endpoint| format!("{:?}", (&it.name, it.kind, &it.system, &it.emulation, it.host.to_string()));
     format!("endpoints {}", survey.record.head.endpoints.iter().map(one).collect::<Vec<_>>().join(", "))

@@ -1,7 +1,7 @@
 //! The records that `report` and `advise` are given: read, parsed and checked before anything is computed from them.
 //!
-//! A record may come from anywhere, so nothing in it is believed: its size is bounded, its figures must be numbers that their
-//! unit can have, and each median must be that of its samples.
+//! A record may come from anywhere, so nothing in it is believed: its size is bounded, its figures must be numbers that
+//! their unit can have, and each median must be that of its samples.
 
 mod check;
 mod run;
@@ -60,20 +60,21 @@ pub enum Problem {
     Unreadable(InputError),
     /// The file is larger than any record.
     #[error(
-        "has more than {} MiB, as no record has that Underpass writes, so it was not read; if it is not another file, but records that \
-         were put together, name each by itself",
+        "has more than {} MiB, as no record has that Underpass writes, so it was not read; if it is not another file, \
+         but records that were put together, name each by itself",
         MOST_OF_RECORD >> 20
     )]
     TooLarge,
     /// It ends in the middle.
     #[error(
-        "ends in the middle ({0}), so none of it is used; was it copied before it was whole? Copy it again, or measure again"
+        "ends in the middle ({0}), so none of it is used; was it copied before it was whole? Copy it again, or measure \
+         again"
     )]
     Half(serde_json::Error),
     /// It is no JSON, or lacks what a record has.
     #[error(
-        "is no record of this version ({0}); records are what `underpass bench --json`, `underpass demo`, `underpass survey` \
-         and `underpass advise --check --json` write, and an older version's have to be measured again"
+        "is no record of this version ({0}); records are what `underpass bench --json`, `underpass demo`, `underpass \
+         survey` and `underpass advise --check --json` write, and an older version's have to be measured again"
     )]
     Malformed(serde_json::Error),
     /// It says that it is something else.
@@ -81,8 +82,8 @@ pub enum Problem {
     Unknown(String),
     /// It is of another version of its format.
     #[error(
-        "is a {kind} in version {found} of the format, and this software reads version {known}; read it with the version of \
-             Underpass that wrote it, or measure again"
+        "is a {kind} in version {found} of the format, and this software reads version {known}; read it with the \
+             version of Underpass that wrote it, or measure again"
     )]
     Schema {
         /// What it is.
@@ -94,7 +95,8 @@ pub enum Problem {
     },
     /// Nobody knows which of two records is the newer one.
     #[error(
-        "has the date {0:?}, where one like 2026-11-27T15:08:37Z has to be; the record is damaged or was changed, so none of it is used"
+        "has the date {0:?}, where one like 2026-11-27T15:08:37Z has to be; the record is damaged or was changed, so \
+         none of it is used"
     )]
     Date(String),
     /// A figure cannot be true.
@@ -157,8 +159,8 @@ fn check_texts<'a>(mut all: impl Iterator<Item = &'a String>) -> Result<(), Prob
     Err(Problem::Excessive(format!("has a text of more than {LONGEST_TEXT} bytes, beginning {start:?}")))
 }
 
-/// Counts what has to be computed with. An interval draws two thousand times from all samples of its figure, and the error of a
-/// curve's predictions takes the square of its sizes: without a limit, a file of a few MiB would take hours.
+/// Counts what has to be computed with. An interval draws two thousand times from all samples of its figure, and the
+/// error of a curve's predictions takes the square of its sizes: without a limit, a file of a few MiB would take hours.
 struct Amounts<C> {
     samples: usize,
     sizes: BTreeMap<C, usize>,

@@ -89,8 +89,8 @@ fn texts(measurement: &Measurement) -> impl Iterator<Item = &String> {
     own.into_iter().chain(targets).chain(baseline).chain(&measurement.invalid).chain(&measurement.notes)
 }
 
-/// Whether a figure is the difference of two readings, which may be below 0 where it is small: a part of a packet's processor
-/// time, the growth of memory, the use of a processor.
+/// Whether a figure is the difference of two readings, which may be below 0 where it is small: a part of a packet's
+/// processor time, the growth of memory, the use of a processor.
 fn is_difference(measurement: &Measurement) -> bool {
     let is_part = measurement.suite == "checksum" && measurement.group.contains(": ");
     is_part || matches!(measurement.unit, Unit::Bytes | Unit::Percent)

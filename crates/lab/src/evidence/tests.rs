@@ -89,7 +89,8 @@ fn a_row_in_another_unit_than_its_own_is_named() {
         (
             "\"unit\":\"ns\",\"better\":\"lower\"",
             "\"unit\":\"1/s\",\"better\":\"higher\"",
-            "\"blocking, 1 B\": it is in 1/s, where higher is better, and what is so called is in ns, where lower is better",
+            "\"blocking, 1 B\": it is in 1/s, where higher is better, and what is so called is in ns, where lower is \
+             better",
         ),
         (
             "\"unit\":\"B/s\"",
@@ -126,7 +127,8 @@ pub fn survey() -> serde_json::Value {
         "endpoints": [endpoint("host", "host"), endpoint("card", "smartnic")],
         "series": [series("host", "card", 64, 1e8), series("host", "card", 4096, 1e9), series("card", "host", 64, 2e8),
             series("card", "host", 4096, 2e9)],
-        "skipped": [], "observations": [{ "name": "maximum-follows-receiver", "verdict": "confirmed", "text": "as <it> is",
+        "skipped": [], "observations": [{ "name": "maximum-follows-receiver", "verdict": "confirmed", "text": "as <it> \
+                                                                                                               is",
             "model": null }] })
 }
 

@@ -34,8 +34,8 @@ fn round_trip(measurements: &[&Measurement]) -> Option<Figure> {
     all.push(paper("bypass, Myrinet", 0, |it| it.bypass));
     all.push(paper("TCP/IP, Myrinet", 1, |it| it.kernel));
     all.push(paper("TCP/IP, 100Base-TX", 4, |it| it.ethernet));
-    let caption = "Median round trip of one message: blocking calls, both ends pinned to different processors. The paper's \
-                   figure 5 is between two hosts of 2002; the ratios compare, the times do not";
+    let caption = "Median round trip of one message: blocking calls, both ends pinned to different processors. The \
+                   paper's figure 5 is between two hosts of 2002; the ratios compare, the times do not";
     figure(caption, "message size", "round trip", unit, all)
 }
 

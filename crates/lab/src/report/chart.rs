@@ -1,4 +1,5 @@
-//! Charts as data. The page's script (`page.js`) hands them to the charting library, and knows nothing of what is drawn.
+//! Charts as data. The page's script (`page.js`) hands them to the charting library, and knows nothing of what is
+//! drawn.
 
 use serde::Serialize;
 

@@ -1,4 +1,5 @@
-//! Advice put to the test: how far off predictions were, how often the choice was right, and each case in which it was not.
+//! Advice put to the test: how far off predictions were, how often the choice was right, and each case in which it was
+//! not.
 
 use super::page::Section;
 use super::table::{Cell, Row, Table};

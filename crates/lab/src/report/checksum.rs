@@ -1,5 +1,5 @@
-//! System D: throughput over the size of packets, the receiver's idle share, and where its time goes, as in the paper's figure 5
-//! and tables 4 and 5; each table with the mean and the standard deviation, as there.
+//! System D: throughput over the size of packets, the receiver's idle share, and where its time goes, as in the paper's
+//! figure 5 and tables 4 and 5; each table with the mean and the standard deviation, as there.
 
 use super::chart::{Axis, Chart, Point, Role, Series};
 use super::curves::{figure, of_group, series};
@@ -106,7 +106,8 @@ fn beside_the_paper(measurements: &[&Measurement]) -> Table {
     Table { caption, heads: heads.into(), rows: rows.collect() }
 }
 
-/// The idle share of the receiver's processor: a row for each socket and size, a column for each way, the paper's first.
+/// The idle share of the receiver's processor: a row for each socket and size, a column for each way, the paper's
+/// first.
 fn idle(measurements: &[&Measurement]) -> Table {
     let is_measured =
         |way: &Way| Socket::ALL.iter().any(|socket| !sizes(measurements, &table::idle(*socket, *way)).is_empty());
@@ -124,8 +125,8 @@ fn idle(measurements: &[&Measurement]) -> Table {
     }
     let heads = ["", "paper: CPU", "paper: GPU"].into_iter().chain(ways.iter().map(|way| way.name()));
     Table {
-        caption: "Idle share of the receiver's processor (the paper's table 4, as fast as it went; here at 70 % of what the scalar \
-                  way carries): mean and standard deviation"
+        caption: "Idle share of the receiver's processor (the paper's table 4, as fast as it went; here at 70 % of \
+                  what the scalar way carries): mean and standard deviation"
             .to_string(),
         heads: heads.map(str::to_string).collect(),
         rows,

@@ -1,5 +1,5 @@
-//! System C: messages a second and throughput over the size of a message, by driver, by algorithm of completion, and by how much
-//! is copied of a packet in pieces, as in the paper's figures 1, 7, 8 and 9.
+//! System C: messages a second and throughput over the size of a message, by driver, by algorithm of completion, and by
+//! how much is copied of a packet in pieces, as in the paper's figures 1, 7, 8 and 9.
 
 use super::chart::{Axis, Chart, Point, Role, Series};
 use super::curves::{figure, of_group, series};
@@ -101,8 +101,8 @@ fn changes(measurements: &[&Measurement]) -> Option<Figure> {
     let mut dummy = Series::new("dummy packet (paper)", Role::Published, 6);
     dummy.points.push(printed(60 << 10, DUMMY_64K, "at 64 KB"));
     curves.extend([paper, dummy]);
-    let caption = "Throughput by how much is copied of a message in pieces, against no copy (the paper's figure 9); a dummy in \
-                   one piece shows what the pieces cost";
+    let caption = "Throughput by how much is copied of a message in pieces, against no copy (the paper's figure 9); a \
+                   dummy in one piece shows what the pieces cost";
     let drawn = figure(caption, AXIS, "change", Unit::Percent, curves)?;
     let Chart::Lines { x, y, series } = drawn.chart else { return None };
     let y = Axis { title: "change of throughput".to_string(), ..y.linear() };

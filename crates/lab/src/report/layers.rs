@@ -1,4 +1,5 @@
-//! System B: throughput over the size of user data, by layers and by the work in each, as in the paper's figures 2 and 3.
+//! System B: throughput over the size of user data, by layers and by the work in each, as in the paper's figures 2 and
+//! 3.
 
 use super::chart::{Role, Series};
 use super::curves::{figure, of_group, published, series};

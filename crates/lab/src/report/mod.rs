@@ -1,4 +1,5 @@
-//! Records as one HTML page: what each paper measured, with the user's figures beside the paper's. One file that fetches nothing.
+//! Records as one HTML page: what each paper measured, with the user's figures beside the paper's. One file that
+//! fetches nothing.
 //!
 //! A figure that was not measured is not shown: a chart, a table or a row is there only if a record holds its samples.
 //! Figures of different records are never drawn as one.

@@ -1,5 +1,5 @@
-//! What the page consists of; `templates/report.html` says how it looks in HTML. Everything from a record passes through the
-//! template's escaping.
+//! What the page consists of; `templates/report.html` says how it looks in HTML. Everything from a record passes
+//! through the template's escaping.
 
 use askama::Template;
 

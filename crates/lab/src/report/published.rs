@@ -1,5 +1,5 @@
-//! What the five papers printed in words and tables. Values that their figures alone have are not here: the papers' text does not
-//! give them.
+//! What the five papers printed in words and tables. Values that their figures alone have are not here: the papers'
+//! text does not give them.
 
 /// A paper, for the head of its part of the page.
 #[derive(Clone, Copy, Debug)]
@@ -16,8 +16,8 @@ pub struct Paper {
 pub const BYPASS: Paper = Paper {
     title: "R. Nakai, S. Kusakabe, K. Araki: Bypassing Protocol Stack in Socket Communication on Myrinet (figure 5)",
     host: "Pentium III 1.26 GHz, Linux 2.4.0, Myrinet and 100Base-TX, two hosts",
-    found: "Sockets past the protocol stack take 72 µs for a round trip of 1 B where TCP/IP on the same link takes 98 µs, \
-            and 138 µs instead of 179 µs for 1,024 B.",
+    found: "Sockets past the protocol stack take 72 µs for a round trip of 1 B where TCP/IP on the same link takes 98 \
+            µs, and 138 µs instead of 179 µs for 1,024 B.",
 };
 
 /// A round trip of the paper's figure 5.
@@ -41,17 +41,18 @@ pub const ROUND_TRIPS: [RoundTrip; 2] = [
 
 /// System B.
 pub const LAYERS: Paper = Paper {
-    title: "T. Sato, T. Kato, K. Suzuki: An experiment of communication protocol program using processor-per-layer parallel \
-            processing method through HIPPI interface (figures 2 and 3)",
+    title: "T. Sato, T. Kato, K. Suzuki: An experiment of communication protocol program using processor-per-layer \
+            parallel processing method through HIPPI interface (figures 2 and 3)",
     host: "SGI ONYX with 4 processors, IRIX 5.3, HIPPI looped back",
-    found: "Without a copy of user data, one, two and three layers of TP4 carry the same as HIPPI alone: about 135 Mbit/s with \
-            64 KB and 310 Mbit/s with 1 MB of user data. With memcpy in each layer about 150 Mbit/s, with a copy byte by byte \
-            25, with a checksum 15.",
+    found: "Without a copy of user data, one, two and three layers of TP4 carry the same as HIPPI alone: about 135 \
+            Mbit/s with 64 KB and 310 Mbit/s with 1 MB of user data. With memcpy in each layer about 150 Mbit/s, with \
+            a copy byte by byte 25, with a checksum 15.",
 };
 
 const MEGABIT: f64 = 1e6 / 8.0;
 
-/// Throughput of the paper's figure 2, for any number of layers and for the link alone: user data in bytes, bytes per second.
+/// Throughput of the paper's figure 2, for any number of layers and for the link alone: user data in bytes, bytes per
+/// second.
 pub const NO_COPY: [(u64, f64); 2] = [(64 << 10, 135.0 * MEGABIT), (1 << 20, 310.0 * MEGABIT)];
 /// Throughput of the paper's figure 3 with memcpy, flat from about 60 KB on.
 pub const MEMCPY: [(u64, f64); 2] = [(64 << 10, 150.0 * MEGABIT), (1 << 20, 150.0 * MEGABIT)];
@@ -64,10 +65,10 @@ pub const CHECKSUM: [(u64, f64); 2] = [(4 << 10, 15.0 * MEGABIT), (1 << 20, 15.0
 pub const DRIVER: Paper = Paper {
     title: "Adaptive device driver for over-Gbps links (figures 1, 7, 8 and 9)",
     host: "PCs with FreeBSD and Linux, OC-48c (2.4 Gbit/s) and 10GbE cards",
-    found: "Freeing sent buffers without interrupts while there is room, and with them when there is little, gave up to 70 % more \
-            packets a second with short packets (on Linux 50 %). Copying the first pieces of a packet into one area gave about \
-            10 % with 4 KB, and nothing or less with 64 KB. Pieces cost 17 % of the throughput at 64 KB, and the list of buffers \
-            12 % at 16 KB.",
+    found: "Freeing sent buffers without interrupts while there is room, and with them when there is little, gave up \
+            to 70 % more packets a second with short packets (on Linux 50 %). Copying the first pieces of a packet \
+            into one area gave about 10 % with 4 KB, and nothing or less with 64 KB. Pieces cost 17 % of the \
+            throughput at 64 KB, and the list of buffers 12 % at 16 KB.",
 };
 
 /// More packets per second by switching the algorithm of completion, short packets, FreeBSD; a share of 1.
@@ -81,11 +82,11 @@ pub const DUMMY_64K: f64 = 0.17;
 
 /// System D.
 pub const CHECKSUM_GPU: Paper = Paper {
-    title: "Y. Tsubouchi, G. Hasegawa, Y. Taniguchi, H. Nakano, M. Matsuoka: A GPU Offloading method for improving performance \
-            of checksum computation in the TCP/IP stack (figure 5, tables 4 and 5)",
+    title: "Y. Tsubouchi, G. Hasegawa, Y. Taniguchi, H. Nakano, M. Matsuoka: A GPU Offloading method for improving \
+            performance of checksum computation in the TCP/IP stack (figure 5, tables 4 and 5)",
     host: "Core i5 3470, GeForce GTX 680, 10 Gbit/s Ethernet, raw sockets, 10,000 packets, mean of 10 runs",
-    found: "Summing received packets on a GPU, 1,024 at a time, gave up to 13 % more throughput than summing them on the \
-            processor, close to not summing at all, and left 21 to 28 % of the processor idle instead of none.",
+    found: "Summing received packets on a GPU, 1,024 at a time, gave up to 13 % more throughput than summing them on \
+            the processor, close to not summing at all, and left 21 to 28 % of the processor idle instead of none.",
 };
 
 /// More throughput by the GPU than by the processor, at best.
@@ -117,10 +118,11 @@ pub const RECEIVERS: [Receiver; 3] = [
 
 /// System E.
 pub const SURVEY: Paper = Paper {
-    title: "D. Miyagawa, T. Fukai, Y. Li, T. Hirofuchi, M. Sugaya: comparison of SmartNIC and CPU network performance for \
-            offloading I/O (figures 1 and 3 to 6)",
+    title: "D. Miyagawa, T. Fukai, Y. Li, T. Hirofuchi, M. Sugaya: comparison of SmartNIC and CPU network performance \
+            for offloading I/O (figures 1 and 3 to 6)",
     host: "Core i7-6700K and Xeon Gold 6212U with NVIDIA BlueField-2 (25GbE), Ubuntu 22.04, iperf and qperf",
-    found: "How throughput grows with the size of a message follows the kind of the sender, its maximum the kind of the \
-            receiver. Latency is a few to some tens of µs higher where the receiver is the SmartNIC. TLS on the SmartNIC made a \
-            file transfer slower. The paper's text gives no further numbers, so there are none to compare with.",
+    found: "How throughput grows with the size of a message follows the kind of the sender, its maximum the kind of \
+            the receiver. Latency is a few to some tens of µs higher where the receiver is the SmartNIC. TLS on the \
+            SmartNIC made a file transfer slower. The paper's text gives no further numbers, so there are none to \
+            compare with.",
 };

@@ -1,5 +1,5 @@
-//! System E: every ordered pair of endpoints, as heat maps for each metric and size and as curves over size, as in the paper's
-//! figures 3 to 6, and a file over TLS with and without offloading, as in its figure 1.
+//! System E: every ordered pair of endpoints, as heat maps for each metric and size and as curves over size, as in the
+//! paper's figures 3 to 6, and a file over TLS with and without offloading, as in its figure 1.
 
 use std::collections::{BTreeMap, BTreeSet};
 

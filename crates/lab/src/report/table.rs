@@ -1,5 +1,5 @@
-//! Tables of the page. Each number is there twice: as a reader wants it, and in full for the file that the page makes of a
-//! table (CSV).
+//! Tables of the page. Each number is there twice: as a reader wants it, and in full for the file that the page makes
+//! of a table (CSV).
 
 use super::chart::{Axis, Chart, Role, Series};
 use crate::bootstrap::{self, Interval};

@@ -4,7 +4,8 @@ use super::{apps, pingpong, stream};
 use crate::bench::{Chosen, Lab};
 use crate::record::Skipped;
 
-/// The first figure of each experiment that takes part. One of them is known to gain nothing: a connection for each request.
+/// The first figure of each experiment that takes part. One of them is known to gain nothing: a connection for each
+/// request.
 const FIGURES: [&str; 11] = [
     "blocking, 1 B",
     "epoll, 1 B",

@@ -1,4 +1,5 @@
-//! Throughput in one direction, over write size, with a bare ring beside; and to a reader that is slower than the writer.
+//! Throughput in one direction, over write size, with a bare ring beside; and to a reader that is slower than the
+//! writer.
 
 use anyhow::Result;
 use serde::Deserialize;

@@ -1,4 +1,5 @@
-//! Endpoints of a survey that are measured between again, at other sizes, to see whether what was predicted from it is so.
+//! Endpoints of a survey that are measured between again, at other sizes, to see whether what was predicted from it is
+//! so.
 
 use std::cell::RefCell;
 use std::rc::Rc;

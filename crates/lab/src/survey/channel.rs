@@ -41,13 +41,14 @@ pub enum ChannelError {
     Token,
     /// It is something else.
     #[error(
-        "the other end does not speak as an agent of Underpass; is the address right, or does its start print something of its own?"
+        "the other end does not speak as an agent of Underpass; is the address right, or does its start print \
+         something of its own?"
     )]
     Stranger,
     /// It is of another version.
     #[error(
-        "the other end speaks version {0} of the protocol, this one version {PROTOCOL}; install the same version of Underpass \
-             at both"
+        "the other end speaks version {0} of the protocol, this one version {PROTOCOL}; install the same version of \
+             Underpass at both"
     )]
     Version(u8),
     /// An agent serves one coordinator at a time.
@@ -57,7 +58,8 @@ pub enum ChannelError {
     #[error("the other end announced a message of {0} bytes; the longest is {LONGEST}")]
     TooLong(usize),
     /// A message that makes no sense.
-    #[error("the other end said something that makes no sense: {}", .0.to_string().chars().take(LONGEST_REASON).collect::<String>())]
+    #[error("the other end said something that makes no sense: \
+             {}", .0.to_string().chars().take(LONGEST_REASON).collect::<String>())]
     Content(#[from] serde_json::Error),
 }
 

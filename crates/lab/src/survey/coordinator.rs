@@ -67,12 +67,13 @@ pub enum SurveyError {
     #[error("{} has a whole survey already; name another file with --json", .0.display())]
     Complete(PathBuf),
     /// The record is to be something that keeps nothing.
-    #[error("{} is not a file; a survey keeps its record there and its journal beside it: name a file with --json", .0.display())]
+    #[error("{} is not a file; a survey keeps its record there and its journal beside it: name a file with \
+             --json", .0.display())]
     NotAFile(PathBuf),
     /// The file has a part of a survey, whose journal is not there.
     #[error(
-        "{} is a survey that was not finished, and its journal {} is not there, without which it cannot go on; put it back, or name \
-             another file with --json", path.display(), journal.display()
+        "{} is a survey that was not finished, and its journal {} is not there, without which it cannot go on; put it \
+             back, or name another file with --json", path.display(), journal.display()
     )]
     NoJournal {
         /// The record.
@@ -88,8 +89,8 @@ pub enum SurveyError {
     Unreachable(Vec<(String, AgentError)>),
     /// An agent is of another version.
     #[error(
-        "{endpoint} runs Underpass {theirs}, and this is {ours}; figures of different versions must not be mixed: install the \
-             same at all endpoints"
+        "{endpoint} runs Underpass {theirs}, and this is {ours}; figures of different versions must not be mixed: \
+             install the same at all endpoints"
     )]
     Version {
         /// The endpoint.
@@ -104,15 +105,19 @@ pub enum SurveyError {
     Journal(#[from] JournalError),
     /// What nobody could read is not measured.
     #[error(
-        "{0} samples are asked for, and at most {MOST_SAMPLES} fit into one record; name fewer endpoints, or fewer samples, sizes or \
-         flows under [plan], and survey the rest by itself"
+        "{0} samples are asked for, and at most {MOST_SAMPLES} fit into one record; name fewer endpoints, or fewer \
+         samples, sizes or flows under [plan], and survey the rest by itself"
     )]
     TooMuch(usize),
     /// There is nothing to measure.
-    #[error("nothing can be measured:\n{}", .0.iter().map(|it| format!("  {}: {}", it.name, it.reason)).collect::<Vec<_>>().join("\n"))]
+    #[error("nothing can be measured:\n{}", reasons(.0))]
     Nothing(Vec<Skipped>),
     /// The record cannot be written.
-    #[error("cannot write {}: {error}; all samples are in {}, and the same command goes on with them", path.display(), journal.display())]
+    #[error(
+        "cannot write {}: {error}; all samples are in {}, and the same command goes on with them",
+        path.display(),
+        journal.display()
+    )]
     Write {
         /// The record.
         path: PathBuf,
@@ -124,6 +129,10 @@ pub enum SurveyError {
     /// Ctrl-C cannot be watched for, or has ended it.
     #[error(transparent)]
     Failed(#[from] anyhow::Error),
+}
+
+fn reasons(skipped: &[Skipped]) -> String {
+    skipped.iter().map(|it| format!("  {}: {}", it.name, it.reason)).collect::<Vec<_>>().join("\n")
 }
 
 fn list(unreachable: &[(String, AgentError)]) -> String {

@@ -212,8 +212,8 @@ fn place(text: EndpointText) -> Result<Place, String> {
         (Some(_), Some(_)) => return Err(format!("endpoint {name:?} has both agent and start; one is needed")),
         (None, None) => {
             return Err(format!(
-                "endpoint {name:?} needs agent = \"ADDRESS:PORT\", where `underpass agent` listens, or start = [\"ssh\", \
-                 \"HOST\", \"underpass\", \"agent\", \"--stdio\"]"
+                "endpoint {name:?} needs agent = \"ADDRESS:PORT\", where `underpass agent` listens, or start = \
+                 [\"ssh\", \"HOST\", \"underpass\", \"agent\", \"--stdio\"]"
             ));
         }
     };

@@ -1,7 +1,7 @@
 //! The journal of a survey that runs: a line of JSON for each sample, on the disk before the next sample is begun.
 //!
-//! The first line says what is measured between which endpoints. A survey that is begun again with the same journal takes only
-//! the samples that are not in it. A last line without its end, as a crash leaves it, is cut off.
+//! The first line says what is measured between which endpoints. A survey that is begun again with the same journal
+//! takes only the samples that are not in it. A last line without its end, as a crash leaves it, is cut off.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -47,8 +47,8 @@ pub enum JournalError {
         error: String,
     },
     /// What it began with is not what is to be measured.
-    #[error("the journal {} is of another survey: {what}; samples of both must not be mixed: finish that one as it was begun, or name \
-             another file with --json", path.display())]
+    #[error("the journal {} is of another survey: {what}; samples of both must not be mixed: finish that one as it was \
+             begun, or name another file with --json", path.display())]
     Other {
         /// The file.
         path: PathBuf,

@@ -19,7 +19,8 @@ use super::remote::{AgentError, Remote};
 use super::toolbox::{ArmError, Toolbox};
 use crate::record::Skipped;
 
-/// Share of a processor that a SmartNIC's programs get, in per cent. A core of a BlueField-2 does about this share of a server's.
+/// Share of a processor that a SmartNIC's programs get, in per cent. A core of a BlueField-2 does about this share of a
+/// server's.
 const SHARE: u32 = 30;
 /// The interface of each endpoint.
 const INTERFACE: &str = "up0";
@@ -162,13 +163,14 @@ pub struct Wanted {
     pub has_arm: bool,
 }
 
-/// The plan between local endpoints: at most ten minutes' worth, or two if `quick`; with `percentiles` half as much again.
+/// The plan between local endpoints: at most ten minutes' worth, or two if `quick`; with `percentiles` half as much
+/// again.
 ///
 /// All combinations of sizes and numbers of flows would take hours. So throughput is measured for each size with one
 /// flow, and for each number of flows with the greatest size, a third of a second each. Latency is measured for the
-/// least size, by qperf, since sockperf, which also reports percentiles, waits for two seconds before each measurement; it measures if
-/// percentiles are wanted.
-/// A processor that is emulated, as for Arm builds, takes seconds to encrypt 16 MiB, so that the file is smaller then.
+/// least size, by qperf, since sockperf, which also reports percentiles, waits for two seconds before each measurement;
+/// it measures if percentiles are wanted. A processor that is emulated, as for Arm builds, takes seconds to encrypt 16
+/// MiB, so that the file is smaller then.
 pub fn plan(wanted: Wanted) -> Plan {
     let Wanted { quick, percentiles, has_arm } = wanted;
     let throughput = |size, flows| Throughput { size, flows };
@@ -192,8 +194,8 @@ pub fn plan(wanted: Wanted) -> Plan {
 mod tests {
     use super::*;
 
-    /// The seconds that samples take where nothing else runs, measured on two processors of 2.4 GHz; the limits are those of the command's
-    /// help.
+    /// The seconds that samples take where nothing else runs, measured on two processors of 2.4 GHz; the limits are
+    /// those of the command's help.
     #[test]
     fn a_plan_ends_in_time_and_has_what_it_should() {
         let all = [(false, false, 600.0), (true, false, 120.0), (false, true, 900.0), (true, true, 150.0)];

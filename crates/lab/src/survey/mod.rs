@@ -2,16 +2,17 @@
 //!
 //! From the outside in:
 //!
-//! - [`run`](coordinator::run) takes the [`endpoints`], asks their agents for one sample at a time in a mixed [`order`], keeps each
-//!   in a [`journal`] and leaves a [`record`], which the [`observation`]s are tested on.
+//! - [`run`](coordinator::run) takes the [`endpoints`], asks their agents for one sample at a time in a mixed
+//!   [`order`], keeps each in a [`journal`] and leaves a [`record`], which the [`observation`]s are tested on.
 //! - [`again`] takes samples between the endpoints of a survey that the survey does not have.
 //! - [`local`] makes endpoints of network namespaces on one computer.
-//! - [`agent`] does at an endpoint what a coordinator asks, which is one of a short list of [`message`]s over a [`channel`]; both know
-//!   a [`token`]. [`remote`] is an agent as its coordinator sees it.
-//! - `work` starts each `tool` out of a [`toolbox`] as a `child` process and reads strictly what it prints; `transfer` sends a file over TLS.
+//! - [`agent`] does at an endpoint what a coordinator asks, which is one of a short list of [`message`]s over a
+//!   [`channel`]; both know a [`token`]. [`remote`] is an agent as its coordinator sees it.
+//! - `work` starts each `tool` out of a [`toolbox`] as a `child` process and reads strictly what it prints; `transfer`
+//!   sends a file over TLS.
 //!
-//! Two rules hold everywhere. What an endpoint says is checked before it counts, and a figure is of one tool alone. What fails is
-//! named and left out; nothing is averaged away.
+//! Two rules hold everywhere. What an endpoint says is checked before it counts, and a figure is of one tool alone.
+//! What fails is named and left out; nothing is averaged away.
 
 pub mod again;
 pub mod agent;

@@ -1,8 +1,9 @@
 //! The observations of Miyagawa et al. on SmartNICs, tested on a survey.
 //!
 //! Each says which end decides a figure. The figure of each ordered pair is modelled as
-//! `ln(figure) = mean + sender + receiver + residual`, where `sender` and `receiver` are there if that end is a SmartNIC, and fitted
-//! by least squares. Intervals are by bootstrap: pairs are drawn anew within each combination of kinds, and samples within each pair.
+//! `ln(figure) = mean + sender + receiver + residual`, where `sender` and `receiver` are there if that end is a
+//! SmartNIC, and fitted by least squares. Intervals are by bootstrap: pairs are drawn anew within each combination of
+//! kinds, and samples within each pair.
 
 use std::collections::BTreeMap;
 
@@ -93,7 +94,8 @@ fn judge(name: ObservationName, pairs: &[Pair], figure: fn(&[f64]) -> Option<f64
     let open = |text: &str| Observation { name, verdict: Verdict::Undecided, text: text.to_string(), model: None };
     let Some(fit) = fit(pairs, figure) else {
         return open(
-            "the survey does not have hosts and SmartNICs at both ends, with at least four pairs and two sizes of throughput",
+            "the survey does not have hosts and SmartNICs at both ends, with at least four pairs and two sizes of \
+             throughput",
         );
     };
     let Some(model) = with_intervals(&fit, pairs, figure) else {
@@ -132,8 +134,8 @@ fn text(name: ObservationName, model: &TwoWay) -> String {
         format!("{value} ({low} to {high})")
     };
     format!(
-        "a SmartNIC as the sender changes {what} by a factor of {}, as the receiver by {}; the residual is a factor of {}, and the \
-         model explains {} % of the variance of {} pairs",
+        "a SmartNIC as the sender changes {what} by a factor of {}, as the receiver by {}; the residual is a factor of \
+         {}, and the model explains {} % of the variance of {} pairs",
         factor(model.sender),
         factor(model.receiver),
         digits(model.residual.exp()),
@@ -210,7 +212,8 @@ fn fit(pairs: &[Pair], figure: fn(&[f64]) -> Option<f64>) -> Option<Fit> {
 mod tests {
     use super::*;
 
-    /// All ordered pairs of two hosts and two SmartNICs; `value` of (sender is card, receiver is card, size index), with noise.
+    /// All ordered pairs of two hosts and two SmartNICs; `value` of (sender is card, receiver is card, size index),
+    /// with noise.
     fn made(noise: f64, value: impl Fn(bool, bool, usize) -> f64) -> Vec<Pair> {
         let mut rng = Rng::with_seed(3);
         let cards = [false, true, false, true];
@@ -257,8 +260,9 @@ mod tests {
         }
     }
 
-    /// Values of `numpy` 2.4: `quantile([0.025, 0.975])` of 20,000 fits by `linalg.lstsq`, each of pairs drawn anew within each
-    /// combination of kinds, and of samples drawn anew within each size of each pair. Ours are of two thousand.
+    /// Values of `numpy` 2.4: `quantile([0.025, 0.975])` of 20,000 fits by `linalg.lstsq`, each of pairs drawn anew
+    /// within each combination of kinds, and of samples drawn anew within each size of each pair. Ours are of two
+    /// thousand.
     #[test]
     fn the_intervals_are_those_of_an_independent_implementation() {
         let cards = [false, true, false, true];

@@ -17,12 +17,13 @@ const PREFIX: &str = "underpass-survey-";
 pub enum QuotaError {
     /// This system has none.
     #[error(
-        "there is no cgroup controller \"cpu\", by which an emulated SmartNIC is slowed down; mount cgroup2 at /sys/fs/cgroup"
+        "there is no cgroup controller \"cpu\", by which an emulated SmartNIC is slowed down; mount cgroup2 at \
+         /sys/fs/cgroup"
     )]
     NoController,
     /// This process may not make a control group.
-    #[error("cannot make {} ({error}), by which an emulated SmartNIC is slowed down; run as root, outside of a container that \
-             keeps cgroups read-only", path.display())]
+    #[error("cannot make {} ({error}), by which an emulated SmartNIC is slowed down; run as root, outside of a \
+             container that keeps cgroups read-only", path.display())]
     Refused {
         /// What could not be made or written.
         path: PathBuf,

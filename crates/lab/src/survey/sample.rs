@@ -18,7 +18,8 @@ const TRANSFER: Duration = Duration::from_secs(180);
 /// How much longer than a measurement the stream beside it is to last, in seconds.
 const STREAM: u32 = 120;
 
-/// Bytes in writes of `size` that take about a third of a second on one computer, where a write takes 5 µs and each byte 0.8 ns.
+/// Bytes in writes of `size` that take about a third of a second on one computer, where a write takes 5 µs and each
+/// byte 0.8 ns.
 fn brief(size: u64) -> u64 {
     size * (333_000_000 / (5_000 + size * 4 / 5))
 }

@@ -31,8 +31,8 @@ pub enum TokenError {
         error: io::Error,
     },
     /// Others may read it.
-    #[error("the token file {} has the mode {mode:04o}, so that others can read it; run chmod 600, and make a new token if \
-             others were here", path.display())]
+    #[error("the token file {} has the mode {mode:04o}, so that others can read it; run chmod 600, and make a new \
+             token if others were here", path.display())]
     Mode {
         /// The file.
         path: PathBuf,

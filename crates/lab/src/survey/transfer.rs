@@ -1,4 +1,5 @@
-//! A file over TLS: the receiver that confirms it, the sender that measures, and the relay to which the sender offloads encryption.
+//! A file over TLS: the receiver that confirms it, the sender that measures, and the relay to which the sender offloads
+//! encryption.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -51,8 +52,8 @@ pub fn confirm(server: &mut Child, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Waits for one connection, and has `openssl s_client`, which `command` starts, encrypt what comes by it; until its end, or until
-/// `stop` is true.
+/// Waits for one connection, and has `openssl s_client`, which `command` starts, encrypt what comes by it; until its
+/// end, or until `stop` is true.
 ///
 /// # Errors
 /// The client cannot be started.

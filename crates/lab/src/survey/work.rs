@@ -248,8 +248,8 @@ impl<'a> Work<'a> {
                 let complaint = match before {
                     Some(ended) if lasts || !ended.status.success() => Some(child.failure(ended.status).to_string()),
                     _ => {
-                        // What a server's bytes did, its client proves; it may have forked for that. A stream was killed, and
-                        // the library counts at the end of a connection.
+                        // What a server's bytes did, its client proves; it may have forked for that. A stream was
+                        // killed, and the library counts at the end of a connection.
                         proven(session.as_ref(), child.pid(), Rule::Loaded, 0.0).err().map(|error| error.to_string())
                     }
                 };
@@ -323,8 +323,8 @@ impl Drop for Work<'_> {
     }
 }
 
-/// The figure, if the programs kept the rule where there is one. A stream goes over the kernel in part where its reader is the slower
-/// one, so that its connections have to be fast and not all of its bytes.
+/// The figure, if the programs kept the rule where there is one. A stream goes over the kernel in part where its reader
+/// is the slower one, so that its connections have to be fast and not all of its bytes.
 fn proven(session: Option<&Session>, pid: u32, rule: Rule, value: f64) -> Result<f64> {
     session.map_or(Ok(value), |session| session.proven(pid, rule, value)).map_err(|reason| anyhow!(reason))
 }

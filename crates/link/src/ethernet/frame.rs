@@ -164,7 +164,10 @@ mod tests {
         /// Any octets behind a good beginning: nothing panics, and what is taken is within the frame.
         #[test]
         fn any_octets_are_taken_or_refused(
-            six in any::<bool>(), kept in 0..60usize, rest in proptest::collection::vec(any::<u8>(), 0..120), sealed in any::<bool>(),
+            six in any::<bool>(),
+            kept in 0..60usize,
+            rest in proptest::collection::vec(any::<u8>(), 0..120),
+            sealed in any::<bool>(),
         ) {
             let mut octets = frame(six, b"some data");
             octets.truncate(kept);

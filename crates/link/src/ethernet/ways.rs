@@ -1,4 +1,5 @@
-//! Which neighbour packets to a peer go to first, as the kernel knows it, and whether the kernel has to send them itself.
+//! Which neighbour packets to a peer go to first, as the kernel knows it, and whether the kernel has to send them
+//! itself.
 
 use super::frame::{self, HEADER};
 use crate::netlink::{CHANGES, Listener};
@@ -94,7 +95,8 @@ impl Ways {
         }
     }
 
-    /// Takes what the kernel says of neighbours, routes, addresses and interfaces; whether anything but neighbours has changed.
+    /// Takes what the kernel says of neighbours, routes, addresses and interfaces; whether anything but neighbours has
+    /// changed.
     pub fn hear(&mut self) -> bool {
         let Ways { table, listener, interface, own, local, .. } = self;
         let mut changed = false;

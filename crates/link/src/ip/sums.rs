@@ -1,5 +1,5 @@
-//! The sums of IPv4's header and of UDP's datagram with its pseudo-header (RFC 791 §3.1, RFC 768, RFC 8200 §8.1). Packets here are
-//! such as [`super::Header::parse`] reads, without padding.
+//! The sums of IPv4's header and of UDP's datagram with its pseudo-header (RFC 791 §3.1, RFC 768, RFC 8200 §8.1).
+//! Packets here are such as [`super::Header::parse`] reads, without padding.
 
 use super::{IPV4, IPV6, PROTOCOL, UDP, half};
 use underpass_checksum::internet::Sum;
@@ -100,7 +100,10 @@ mod tests {
     proptest! {
         /// As a library of others computes them.
         #[test]
-        fn sums_are_what_the_standards_say(six in any::<bool>(), data in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn sums_are_what_the_standards_say(
+            six in any::<bool>(),
+            data in proptest::collection::vec(any::<u8>(), 0..300),
+        ) {
             let plain = packet(six, &data);
             let mut sealed = plain.clone();
             write(&mut sealed);
@@ -127,7 +130,10 @@ mod tests {
         /// No bit that the sums cover may change. In IPv6's header they cover both addresses.
         #[test]
         fn a_changed_bit_is_noticed(
-            six in any::<bool>(), data in proptest::collection::vec(any::<u8>(), 0..64), at in 0..112usize, bit in 0..8u32,
+            six in any::<bool>(),
+            data in proptest::collection::vec(any::<u8>(), 0..64),
+            at in 0..112usize,
+            bit in 0..8u32,
         ) {
             let mut sealed = packet(six, &data);
             write(&mut sealed);

@@ -2,7 +2,8 @@
 
 use crate::filter::{self, ETHERTYPE_AT, Filter, JUMBO, LLC_AT, LONGEST, PROTOCOLS, SAPS, UNNUMBERED, halves};
 
-/// Instructions of classic BPF (linux/filter.h): load from the packet, compare, and say how much of the packet is wanted.
+/// Instructions of classic BPF (linux/filter.h): load from the packet, compare, and say how much of the packet is
+/// wanted.
 const LOAD_HALF: u16 = 0x28;
 const LOAD_OCTET: u16 = 0x30;
 const JUMP_EQUAL: u16 = 0x15;
@@ -16,8 +17,8 @@ const TAGGED_AT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32
 const OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
 
 impl Filter {
-    /// The same filter for a socket of an interface with this address, of what others send; what is too short for a load is not
-    /// wanted. None where nothing is.
+    /// The same filter for a socket of an interface with this address, of what others send; what is too short for a
+    /// load is not wanted. None where nothing is.
     pub(super) fn classic(self, own: [u8; 6]) -> Option<Vec<libc::sock_filter>> {
         let make = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
         let equal = |value: u16, jt, jf| make(JUMP_EQUAL, value.into(), jt, jf);

@@ -1,8 +1,8 @@
 //! How fast packets go to a peer: each has its time, before which it does not leave.
 //!
-//! The kernel keeps that time where the interface's queueing discipline does (fq), so that packets may be given to it ahead. Elsewhere
-//! the link holds them. A link that was not used for a while catches up, but for no more than a millisecond: what is due then
-//! goes at once.
+//! The kernel keeps that time where the interface's queueing discipline does (fq), so that packets may be given to it
+//! ahead. Elsewhere the link holds them. A link that was not used for a while catches up, but for no more than a
+//! millisecond: what is due then goes at once.
 
 use crate::arena::Buffer;
 use std::collections::VecDeque;
@@ -61,7 +61,8 @@ impl Pace {
         (!self.held.is_empty()).then_some(self.next.saturating_sub(ahead))
     }
 
-    /// Takes packets whose time has come, as one message may have them, and says when they leave. Those that do not go are put back.
+    /// Takes packets whose time has come, as one message may have them, and says when they leave. Those that do not go
+    /// are put back.
     pub fn take(&mut self, now: u64, out: &mut VecDeque<Buffer>) -> Option<u64> {
         self.due().filter(|due| *due <= now)?;
         let begin = self.next.max(now.saturating_sub(BURST));

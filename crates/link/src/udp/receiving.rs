@@ -1,8 +1,8 @@
 //! From messages of the kernel's to packets: each segment of a message is a packet in a buffer of its own.
 //!
-//! Long segments the kernel writes where they stay, if they are as long as they were last; short ones, and what comes unexpected, come
-//! one behind the other, and are copied once more. Behind its buffers each message has room for the longest that there is, so
-//! that none is ever cut.
+//! Long segments the kernel writes where they stay, if they are as long as they were last; short ones, and what comes
+//! unexpected, come one behind the other, and are copied once more. Behind its buffers each message has room for the
+//! longest that there is, so that none is ever cut.
 
 use super::calls::{Came, Incoming, Taken};
 use super::control::Control;
@@ -232,7 +232,8 @@ impl Receiving {
         }
     }
 
-    /// More segments are expected at once, fewer when no message of some had as many: what is prepared for too many costs little.
+    /// More segments are expected at once, fewer when no message of some had as many: what is prepared for too many
+    /// costs little.
     fn learn(&mut self, segment: usize, count: usize, octets: usize) {
         let Expected { size, segments, most, messages } = &mut self.expected;
         if count > 1 {

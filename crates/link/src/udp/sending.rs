@@ -1,4 +1,5 @@
-//! From packets to messages of the kernel's: what goes to one peer in packets of one size goes as segments of one message.
+//! From packets to messages of the kernel's: what goes to one peer in packets of one size goes as segments of one
+//! message.
 
 use super::calls::{Given, Outgoing};
 use super::control::Control;
@@ -15,8 +16,8 @@ use std::net::SocketAddr;
 const BATCH: usize = 16;
 const SEGMENTS: usize = 64;
 
-/// Octets of a segment that is copied, so that those of a message lie one behind the other: the kernel's way from one piece of memory
-/// to the next costs more than the copy.
+/// Octets of a segment that is copied, so that those of a message lie one behind the other: the kernel's way from one
+/// piece of memory to the next costs more than the copy.
 const SHORT: usize = 512;
 
 /// Where packets lie, and where they go.
@@ -162,8 +163,8 @@ fn join<'a>(to: &'a mut [u8], segments: impl Iterator<Item = &'a [u8]>) -> &'a [
     to
 }
 
-/// Looks at a packet, which may go if it is whole, from here, and no longer than its way takes: its octets, what it says, and the
-/// number of its way.
+/// Looks at a packet, which may go if it is whole, from here, and no longer than its way takes: its octets, what it
+/// says, and the number of its way.
 fn admit<'a>(
     ways: &mut Ways<'a>,
     packets: &'a VecDeque<Buffer>,

@@ -36,8 +36,8 @@ pub struct Abilities {
 }
 
 impl Socket {
-    /// Opens one in this thread's network namespace. Where `shared`, others of this user may be bound to the same address; without
-    /// `offload` nothing goes in segments.
+    /// Opens one in this thread's network namespace. Where `shared`, others of this user may be bound to the same
+    /// address; without `offload` nothing goes in segments.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -99,7 +99,8 @@ impl Socket {
         Ok((mtu as usize).min(ip::LONGEST))
     }
 
-    /// Datagrams that came and were thrown away, since the socket has no room for them or their sum is wrong; counted up to 2^32.
+    /// Datagrams that came and were thrown away, since the socket has no room for them or their sum is wrong; counted
+    /// up to 2^32.
     pub fn drops(&self) -> u32 {
         get::<MEMINFO>(&self.socket, libc::SOL_SOCKET, libc::SO_MEMINFO).map_or(0, |it| it[MEMINFO - 1])
     }

@@ -1,4 +1,5 @@
-//! The calls of bpf(2) that an XDP program needs. What is made lives as long as its descriptor, and so no longer than the process.
+//! The calls of bpf(2) that an XDP program needs. What is made lives as long as its descriptor, and so no longer than
+//! the process.
 #![allow(unsafe_code, reason = "system calls that rustix does not have")]
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -64,8 +65,8 @@ struct LinkCreate {
 }
 
 /// # Safety
-/// Each member of `attribute` that is an address must be that of memory as `command` asks for, alive and, where it is written
-/// to, lent to nobody else.
+/// Each member of `attribute` that is an address must be that of memory as `command` asks for, alive and, where it is
+/// written to, lent to nobody else.
 unsafe fn bpf<T>(command: libc::c_long, attribute: &mut T) -> io::Result<i32> {
     // SAFETY: an attribute of this size, which may be written to; what it refers to is the caller's promise.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attribute), size_of::<T>()) };
@@ -135,7 +136,8 @@ impl Program {
                 kernel_version: 0,
                 flags: if pieces { HAS_FRAGS } else { 0 },
             };
-            // SAFETY: so many instructions, a string that ends, and a log of this size, all alive until the call is over.
+            // SAFETY: so many instructions, a string that ends, and a log of this size, all alive until the call is
+            // over.
             unsafe { bpf(PROG_LOAD, &mut it) }.map(own).map(Program)
         };
         load(&mut []).or_else(|error| {
@@ -160,8 +162,8 @@ pub struct Attached(OwnedFd);
 impl Drop for Attached {
     fn drop(&mut self) {
         let mut it = [number(self.0.as_fd())];
-        // Now, even if a child that has been forked and will execute another program has the descriptor for a moment longer. If
-        // the interface is gone there is nothing to detach.
+        // Now, even if a child that has been forked and will execute another program has the descriptor for a moment
+        // longer. If the interface is gone there is nothing to detach.
         // SAFETY: no addresses.
         let _ = unsafe { bpf(LINK_DETACH, &mut it) };
     }

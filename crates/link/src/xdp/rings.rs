@@ -1,7 +1,8 @@
 //! The four rings that an AF_XDP socket shares with the kernel (Documentation/networking/af_xdp.rst).
 //!
-//! Positions count on for ever and are taken modulo the ring's size, a power of two. Either side writes one of the two. What the
-//! kernel writes is believed as far as it says what is done, and masked where it says where: a wrong one reads an old descriptor.
+//! Positions count on for ever and are taken modulo the ring's size, a power of two. Either side writes one of the two.
+//! What the kernel writes is believed as far as it says what is done, and masked where it says where: a wrong one reads
+//! an old descriptor.
 #![allow(unsafe_code, reason = "memory that is shared with the kernel")]
 
 use rustix::fd::AsFd;
@@ -45,8 +46,8 @@ impl<T: Descriptor> Shared<T> {
     }
 
     fn word(&self, offset: u64) -> &AtomicU32 {
-        // SAFETY: the kernel has said that a word that both sides change lies here, in front of the descriptors and so within
-        // the mapping, which lives as long as this.
+        // SAFETY: the kernel has said that a word that both sides change lies here, in front of the descriptors and so
+        // within the mapping, which lives as long as this.
         unsafe { self.memory.byte_add(offset as usize).cast().as_ref() }
     }
 
@@ -95,7 +96,8 @@ impl<T: Descriptor> Producer<T> {
     /// If there is no room.
     pub fn push(&mut self, descriptor: T) {
         assert!(self.room(1) > 0, "a ring that has room for all frames is full");
-        // SAFETY: the descriptor is this side's, since the kernel has taken what was in it and does not know of the next.
+        // SAFETY: the descriptor is this side's, since the kernel has taken what was in it and does not know of the
+        // next.
         unsafe { self.ring.descriptor(self.next).write(descriptor) };
         self.next = self.next.wrapping_add(1);
     }
@@ -168,8 +170,8 @@ impl<T: Descriptor> Consumer<T> {
                 return None;
             }
         }
-        // SAFETY: the kernel has written it before it published it, and does not write again before it is told that it was
-        // taken; any octets are a `Descriptor`.
+        // SAFETY: the kernel has written it before it published it, and does not write again before it is told that it
+        // was taken; any octets are a `Descriptor`.
         let descriptor = unsafe { self.ring.descriptor(self.next).read() };
         self.next = self.next.wrapping_add(1);
         Some(descriptor)

@@ -57,8 +57,8 @@ const LEAST_FRAME: u32 = 2048;
 /// The socket, and its rings. Each has room for every frame of the arena.
 #[derive(Debug)]
 pub struct Socket {
-    /// Twice as many: the kernel says what has come before it says that it has taken the frames for it from here, so that they may
-    /// be back while they still take room.
+    /// Twice as many: the kernel says what has come before it says that it has taken the frames for it from here, so
+    /// that they may be back while they still take room.
     pub fill: Producer<u64>,
     pub completion: Consumer<u64>,
     pub transmit: Producer<XdpDesc>,
@@ -71,7 +71,8 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// A socket over the arena's memory, which is bound to nothing yet. With `registered`, another one has registered the memory.
+    /// A socket over the arena's memory, which is bound to nothing yet. With `registered`, another one has registered
+    /// the memory.
     pub fn new(arena: &Arena, registered: bool) -> Result<Socket, OpenError> {
         check(arena)?;
         let descriptor = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None);
@@ -137,7 +138,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Has the kernel poll the device when the socket is read, and leave it alone otherwise where the interface allows that.
+    /// Has the kernel poll the device when the socket is read, and leave it alone otherwise where the interface allows
+    /// that.
     pub fn busy_poll(&self, how: BusyPoll) -> Result<(), OpenError> {
         let set = |option, value: u32| set(&self.descriptor, libc::SOL_SOCKET, option, &value);
         set(libc::SO_PREFER_BUSY_POLL, 1)
@@ -167,8 +169,9 @@ impl Socket {
 
 /// Binds in the first of the ways that there are, and whether packets may lie in several frames then.
 ///
-/// Without a copy is asked for by name, before anything else: with a free choice, a kernel that cannot do what else is asked for
-/// without a copy, as packets in several frames on a device that takes one, does it with one and says that all is well.
+/// Without a copy is asked for by name, before anything else: with a free choice, a kernel that cannot do what else is
+/// asked for without a copy, as packets in several frames on a device that takes one, does it with one and says that
+/// all is well.
 fn first_of(how: Bind, pieces: bool, mut bind: impl FnMut(Flags) -> io::Result<()>) -> (io::Result<()>, bool) {
     let copies: &[Flags] = match how {
         Bind::Auto => &[Flags::XDP_ZEROCOPY, Flags::XDP_COPY],
@@ -232,8 +235,8 @@ fn register(socket: &OwnedFd, arena: &Arena) -> Result<(), OpenError> {
 mod tests {
     use super::*;
 
-    /// A device of so many pieces without a copy, on a kernel that knows of these, as `xp_assign_dev` of Linux 6.18 binds it: with a
-    /// copy or without one, in pieces or not. No test has such a device.
+    /// A device of so many pieces without a copy, on a kernel that knows of these, as `xp_assign_dev` of Linux 6.18
+    /// binds it: with a copy or without one, in pieces or not. No test has such a device.
     fn bound(segments: u32, knows_pieces: bool, how: Bind, pieces: bool) -> (io::Result<()>, Option<(bool, bool)>) {
         let mut bound = None;
         let (result, in_pieces) = first_of(how, pieces, |flags| {

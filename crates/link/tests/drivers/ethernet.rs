@@ -1,5 +1,5 @@
-//! Ethernet, IP and UDP over AF_XDP and packet sockets: ends of different links understand each other, and what cannot go directly
-//! goes through the kernel.
+//! Ethernet, IP and UDP over AF_XDP and packet sockets: ends of different links understand each other, and what cannot
+//! go directly goes through the kernel.
 
 use super::support::{End, FOUR, SIX, address, cable, datagram, dual_cable, inside, returns_all, until_up, wait};
 use super::udp::queues::{PEERS, chosen, halves};
@@ -205,8 +205,8 @@ fn packets_are_as_long_as_the_interface_takes_them_now() {
     }
 }
 
-/// A neighbour that gets another Ethernet address is sent to there, and one that was not heard of for a while is asked by a packet
-/// that the kernel sends.
+/// A neighbour that gets another Ethernet address is sent to there, and one that was not heard of for a while is asked
+/// by a packet that the kernel sends.
 #[test]
 fn neighbours_are_those_of_the_kernel_now() {
     for driver in DRIVERS {

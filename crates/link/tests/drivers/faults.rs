@@ -228,7 +228,8 @@ fn a_killed_process_leaves_no_program() {
     wait("the interface", || open(&cable, INTERFACE, &Config::default()).ok());
 }
 
-/// Descriptors are a child's too, until it executes another program or ends: the interface is free after the last of them.
+/// Descriptors are a child's too, until it executes another program or ends: the interface is free after the last of
+/// them.
 #[test]
 fn a_child_that_was_forked_keeps_the_program_of_a_killed_process() {
     let Some(cable) = cable(1500) else { return };

@@ -1,5 +1,6 @@
-//! Kernels that know no packets in several frames: of programs before Linux 5.18, of sockets before 6.6. By what word one asks for
-//! them stands in memory, where no seccomp filter looks; this one asks a thread of the same process (seccomp_unotify(2)).
+//! Kernels that know no packets in several frames: of programs before Linux 5.18, of sockets before 6.6. By what word
+//! one asks for them stands in memory, where no seccomp filter looks; this one asks a thread of the same process
+//! (seccomp_unotify(2)).
 #![allow(unsafe_code, reason = "system calls that nothing else makes")]
 
 use super::support::{End, cable, ends, frame, inside};

@@ -1,5 +1,5 @@
-//! A kernel that is older, was built without something, or keeps it for others: each refusal names its remedy, and with a free
-//! choice the next driver comes, with the reason. The refusals are a seccomp filter's, in a thread of its own.
+//! A kernel that is older, was built without something, or keeps it for others: each refusal names its remedy, and with
+//! a free choice the next driver comes, with the reason. The refusals are a seccomp filter's, in a thread of its own.
 
 use super::support::{End, cable, frame, inside};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};

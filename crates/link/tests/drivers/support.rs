@@ -212,8 +212,8 @@ pub fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address and a port")
 }
 
-/// A cable whose ends have addresses of both versions, and over which packets go: for a while after it was laid the kernel throws
-/// them away, until it has noticed that the other end is up.
+/// A cable whose ends have addresses of both versions, and over which packets go: for a while after it was laid the
+/// kernel throws them away, until it has noticed that the other end is up.
 pub fn dual_cable(mtu: usize) -> Option<Cable> {
     let cable = cable(mtu)?;
     for (end, own) in cable.ends.iter().zip(SIX) {

@@ -146,7 +146,8 @@ pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> s
     }
 }
 
-/// Messages are about to be sent over `unix_socket`, as [`send_control`] sends one. False if that has to change any of them.
+/// Messages are about to be sent over `unix_socket`, as [`send_control`] sends one. False if that has to change any of
+/// them.
 ///
 /// # Safety
 /// As sendmmsg(2), where a bad pointer is an error.

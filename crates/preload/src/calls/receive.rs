@@ -25,8 +25,8 @@ const CARRIED: c_int = libc::MSG_PEEK
     | libc::MSG_NOSIGNAL
     | libc::MSG_CMSG_CLOEXEC;
 
-/// Receives into `cursor`, or has `plain` do it: also if the call is `refused` before the kernel looks at the stream. `call`
-/// is the same call with other buffers and flags.
+/// Receives into `cursor`, or has `plain` do it: also if the call is `refused` before the kernel looks at the stream.
+/// `call` is the same call with other buffers and flags.
 #[inline]
 fn receive(
     fd: c_int,

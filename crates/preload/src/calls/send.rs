@@ -28,7 +28,8 @@ const CARRIED: c_int = libc::MSG_DONTWAIT
     | libc::MSG_DONTROUTE
     | libc::MSG_WAITALL;
 
-/// Sends `count` buffers, or has `plain` do it: also if the call is `refused` before the kernel looks at the connection.
+/// Sends `count` buffers, or has `plain` do it: also if the call is `refused` before the kernel looks at the
+/// connection.
 ///
 /// # Safety
 /// The buffers must be valid for reading, unless the call is refused.
@@ -112,14 +113,14 @@ unsafe fn send_buffers(
     }
 }
 
-/// Larger sends go in pieces of this size. Before the ends have met, the first piece is smaller and each other as large as
-/// all before it: where they never meet, most of the send is the kernel's own.
+/// Larger sends go in pieces of this size. Before the ends have met, the first piece is smaller and each other as large
+/// as all before it: where they never meet, most of the send is the kernel's own.
 const LARGE: usize = 1 << 20;
 const FIRST_PIECE: usize = 256 << 10;
 
-/// Whether a send of `len` bytes is to choose its path more than once: a single call of the kernel's would keep a connection
-/// that is worth a channel by now on kernel TCP for all that is left. A call with a time for all its waits (SO_SNDTIMEO) is
-/// left whole.
+/// Whether a send of `len` bytes is to choose its path more than once: a single call of the kernel's would keep a
+/// connection that is worth a channel by now on kernel TCP for all that is left. A call with a time for all its waits
+/// (SO_SNDTIMEO) is left whole.
 #[inline]
 pub fn goes_in_pieces(connection: Connection, len: usize, flags: c_int) -> bool {
     #[cold]
@@ -134,8 +135,8 @@ pub fn goes_in_pieces(connection: Connection, len: usize, flags: c_int) -> bool 
     len > LARGE && may(connection, flags)
 }
 
-/// A large send of `len` bytes in pieces of a size, each sent by `send`, which is told whether it is the first. It is one
-/// call to the program: once a part is sent, a signal ends it, and an error is for the next call.
+/// A large send of `len` bytes in pieces of a size, each sent by `send`, which is told whether it is the first. It is
+/// one call to the program: once a part is sent, a signal ends it, and an error is for the next call.
 pub fn in_pieces(
     connection: Connection,
     len: usize,
@@ -165,8 +166,8 @@ pub fn in_pieces(
     )
 }
 
-/// Waits until there is room for something, and finds a descriptor of the connection for it; false if a signal or the end of
-/// the connection comes before.
+/// Waits until there is room for something, and finds a descriptor of the connection for it; false if a signal or the
+/// end of the connection comes before.
 fn has_room(connection: &mut Connection) -> bool {
     let Some(fd) = connection.open_descriptor() else { return false };
     let is_writable = || {
@@ -218,9 +219,9 @@ fn not_carried(flags: c_int) -> Reason {
     }
 }
 
-/// Sends what is left under `rest` on the kernel path, by calls that do not wait and polls, which let in signals that are held
-/// back. As in the kernel, the call has the socket until it returns, its time is that of all its waits (SO_SNDTIMEO), and once
-/// a part is sent a signal ends it, and an error is for the next call.
+/// Sends what is left under `rest` on the kernel path, by calls that do not wait and polls, which let in signals that
+/// are held back. As in the kernel, the call has the socket until it returns, its time is that of all its waits
+/// (SO_SNDTIMEO), and once a part is sent a signal ends it, and an error is for the next call.
 fn send_rest(connection: &Connection, mut rest: Cursor, flags: c_int, has_part: bool) -> Answer {
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || connection.end.nonblocking.load(Relaxed) != 0;
     let timeout = if nonblocking { Some(0) } else { kernel::timeout(connection.fd, libc::SO_SNDTIMEO) };

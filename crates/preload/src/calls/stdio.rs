@@ -95,8 +95,8 @@ pub unsafe extern "C" fn freopen64(path: *const c_char, mode: *const c_char, str
     unsafe { freopen(path, mode, stream) }
 }
 
-/// A stream over a connection is about to be an ordinary one: its descriptor becomes another socket, which libc replaces or
-/// closes by calls of its own, and it gets memory for wide characters.
+/// A stream over a connection is about to be an ordinary one: its descriptor becomes another socket, which libc
+/// replaces or closes by calls of its own, and it gets memory for wide characters.
 ///
 /// # Safety
 /// `stream` must be null or a stream.
@@ -145,8 +145,8 @@ unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
     unsafe { crate::calls::descriptor::close(cookie as usize as c_int) }
 }
 
-// A function with `...` cannot be written in stable Rust. These keep all registers that arguments may come in, and go on
-// in libc's function, which finds the stack as the caller left it.
+// A function with `...` cannot be written in stable Rust. These keep all registers that arguments may come in, and go
+// on in libc's function, which finds the stack as the caller left it.
 #[cfg(target_arch = "x86_64")]
 macro_rules! print_plainly {
     ($($name:ident)+) => {

@@ -41,12 +41,17 @@ impl<T> Argument for *mut T {
 
 /// Calls the function that stands for the system call `$number`, with its arguments in their registers.
 macro_rules! by_number {
-    ($number:expr, $else:expr; $($(#[$attribute:meta])* $name:ident $(if $guard:expr)? => $($function:ident)::+($($word:ident)*),)+) => {
+    ($number:expr, $else:expr; $(
+        $(#[$attribute:meta])*
+        $name:ident $(if $guard:expr)? => $($function:ident)::+($($word:ident)*),
+    )+) => {
         match $number {
             $(
                 $(#[$attribute])*
-                // SAFETY: passed on to the caller.
-                libc::$name $(if $guard)? => uncancelled(|| unsafe { $($function)::+($(Argument::of($word)),*) } as c_long),
+                libc::$name $(if $guard)? => {
+                    // SAFETY: passed on to the caller.
+                    uncancelled(|| unsafe { $($function)::+($(Argument::of($word)),*) } as c_long)
+                }
             )+
             _ => $else,
         }

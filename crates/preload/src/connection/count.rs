@@ -60,8 +60,8 @@ pub fn count_reason(reason: Reason) {
     }
 }
 
-/// The connection came from a program image that had it as `counted`, if that is known, and was this very process (`same`) or
-/// another.
+/// The connection came from a program image that had it as `counted`, if that is known, and was this very process
+/// (`same`) or another.
 pub fn after_execution(handle: &Handle, end: &End, counted: Option<u32>, same: bool) {
     let unused = || if end.counted.load(Relaxed) == 0 { UNCOUNTED } else { BROUGHT };
     let counted = match counted.unwrap_or_else(unused) {

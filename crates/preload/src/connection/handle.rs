@@ -25,7 +25,8 @@ pub struct Handle {
     pub was_plain: AtomicBool,
     /// The event in which the connection was found: see [`super::Connection::is_as_of`].
     pub found: AtomicU64,
-    /// [`ABSENT`], [`WORKING`], [`UNTOUCHED`], [`PRESENT`] or [`CONFINED`]: whether `channel` is there, and may be used.
+    /// [`ABSENT`], [`WORKING`], [`UNTOUCHED`], [`PRESENT`] or [`CONFINED`]: whether `channel` is there, and may be
+    /// used.
     pub attached: AtomicU32,
     /// Whether the connection is in the statistics: see [`super::count`].
     pub counted: AtomicU32,

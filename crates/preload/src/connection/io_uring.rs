@@ -1,4 +1,5 @@
-//! io_uring, which carries bytes past every libc call. Where this process may have one, its connections stay on the kernel path.
+//! io_uring, which carries bytes past every libc call. Where this process may have one, its connections stay on the
+//! kernel path.
 //!
 //! Programs set up a ring in three ways. Calls through libc's `syscall` and through liburing's functions come to this
 //! library, which refuses them as a kernel without io_uring does. System call instructions of the program's own do not
@@ -37,7 +38,8 @@ pub fn is_possible() -> bool {
     if is_known() {
         return true;
     }
-    // A ring, or code for one, may come later: the looks become rare, so that they cost a server of many connections little.
+    // A ring, or code for one, may come later: the looks become rare, so that they cost a server of many connections
+    // little.
     let asked = ASKED.fetch_add(1, Relaxed).wrapping_add(1);
     // The list of what is mapped takes longer than that of descriptors.
     let looks_at_code = asked.is_power_of_two();

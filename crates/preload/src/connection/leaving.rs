@@ -9,8 +9,8 @@ use underpass_segment::meeting::is_asking;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Departure, LeftRing, Port, Recipient, Unread};
 
-/// The bytes that were in the channel of the connection `fd` are out of reach: ends it by a reset, so that neither end waits
-/// for them.
+/// The bytes that were in the channel of the connection `fd` are out of reach: ends it by a reset, so that neither end
+/// waits for them.
 pub fn end_lost(fd: i32) {
     kernel::reset(fd);
     count_reason(Reason::HandOver);
@@ -62,8 +62,8 @@ impl Connection {
     }
 
     /// A program is about to be executed in this image's place: if no other process has the connection, it is plain TCP
-    /// until the new image comes back to the ring. Returns how much the kernel receives until what is left in the ring is given
-    /// back; `None` if the end has not gone away.
+    /// until the new image comes back to the ring. Returns how much the kernel receives until what is left in the ring
+    /// is given back; `None` if the end has not gone away.
     pub fn go_away(&self) -> Option<u64> {
         let port = self.joined_port().filter(|_| self.end.read_gate.is_shut())?;
         let is_gone = port.go_away(|| self.is_last()) == Departure::Gone;

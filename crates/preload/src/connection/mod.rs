@@ -43,8 +43,8 @@ pub fn named(fd: i32) -> Option<Connection> {
     known(fd).filter(|it| !forked::is_unusual() || is_own(fd, it.index))
 }
 
-/// Whether `fd` is the connection that the table has for it. In a child of vfork the number may be another file, since the table is
-/// its parent's. A forked child is set up first.
+/// Whether `fd` is the connection that the table has for it. In a child of vfork the number may be another file, since
+/// the table is its parent's. A forked child is set up first.
 #[cold]
 pub fn is_own(fd: i32, index: u32) -> bool {
     forked::check();

@@ -133,8 +133,8 @@ fn reap(family: &'static Family) {
     });
 }
 
-/// Ends an unclaimed end, which a process has `claimed` or not, if the time to claim it is over, or the image that was to
-/// claim it does not come. False if an image may still come, and none has.
+/// Ends an unclaimed end, which a process has `claimed` or not, if the time to claim it is over, or the image that was
+/// to claim it does not come. False if an image may still come, and none has.
 pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, claimed: bool) -> bool {
     let end = family.end(index);
     lent::heed_dead_image_in_time(&end.owners);

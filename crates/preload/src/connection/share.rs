@@ -60,8 +60,8 @@ impl Connection {
 
     /// After a hand-over: whether unread bytes are left that neither end can put on the kernel path.
     pub fn has_unread_out_of_reach(&self) -> bool {
-        // An end that has reset the connection finds nothing there. Where both ends have closed it in order, or the other one
-        // has reset it, what had come before can still be read, doorbells too.
+        // An end that has reset the connection finds nothing there. Where both ends have closed it in order, or the
+        // other one has reset it, what had come before can still be read, doorbells too.
         let was_reset_here =
             || kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLHUP | libc::POLLRDHUP) == libc::POLLHUP;
         self.port_even_confined().is_some_and(|port| !port.is_absent()) && !was_reset_here()

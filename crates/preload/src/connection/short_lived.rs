@@ -26,8 +26,8 @@ const ENOUGH: u32 = 48;
 /// at once an epoll set would always contain a followed one, and each wait on the set would look at it.
 const SAMPLE_NS: u64 = 8_000_000;
 
-/// What this process has seen of its latest connections of one origin. Threads may count past each other: then some connections
-/// more or fewer are followed.
+/// What this process has seen of its latest connections of one origin. Threads may count past each other: then some
+/// connections more or fewer are followed.
 struct Latest {
     /// Connections that have begun.
     begun: AtomicU32,
@@ -127,8 +127,8 @@ fn is_worth_a_channel(end: &End, calls: u32) -> bool {
 }
 
 impl Connection {
-    /// Whether it has carried enough, with this as its call of number `calls`, to be worth a channel. If so, those like it are
-    /// followed from now on.
+    /// Whether it has carried enough, with this as its call of number `calls`, to be worth a channel. If so, those like
+    /// it are followed from now on.
     pub fn proves_itself(&self, calls: u32) -> bool {
         let does = is_worth_a_channel(self.end, calls);
         if does && let Some(latest) = latest(Origin::of(self.end)) {
@@ -153,8 +153,8 @@ mod tests {
             Process { latest: Latest::new(), clock: Cell::new(1 << 40) }
         }
 
-        /// Begins `count` connections, one every `gap_ns`, each of which is ended at once if it `ends`; how many of them are left to
-        /// kernel TCP.
+        /// Begins `count` connections, one every `gap_ns`, each of which is ended at once if it `ends`; how many of
+        /// them are left to kernel TCP.
         fn begin(&self, count: u32, gap_ns: u64, ends: bool) -> u32 {
             let begin = |_| {
                 self.clock.set(self.clock.get() + gap_ns);

@@ -19,8 +19,8 @@ impl Connection {
         }
     }
 
-    /// The program shuts down `directions` ([`SHUT_IN`], [`SHUT_OUT`]), by `shut`, and the other end is to know why before
-    /// the kernel tells it.
+    /// The program shuts down `directions` ([`SHUT_IN`], [`SHUT_OUT`]), by `shut`, and the other end is to know why
+    /// before the kernel tells it.
     pub fn shut_down(&self, directions: u8, shut: impl FnOnce() -> i32) -> i32 {
         let before = self.end.shut.fetch_or(directions, AcqRel);
         if directions == SHUT_OUT {

@@ -5,8 +5,8 @@ use underpass_segment::switch::Port;
 
 /// The functions of the sets that watch connections.
 pub struct Watchers {
-    /// Whether this thread is in the middle of a look at a set in which the descriptor may be registered, below this signal
-    /// handler.
+    /// Whether this thread is in the middle of a look at a set in which the descriptor may be registered, below this
+    /// signal handler.
     pub is_looked_at: fn(i32) -> bool,
     /// The connection of the descriptor, in this generation of the number, stays on the kernel path for good.
     pub leave_to_kernel: fn(i32, u64),

@@ -395,8 +395,8 @@ fn correct(it: &mut pollfd) {
     }
 }
 
-/// A single look of the kernel's may fall between the error of a reset and its end. This library's work makes a program that is
-/// about to sleep in poll come later, so it would meet that more often.
+/// A single look of the kernel's may fall between the error of a reset and its end. This library's work makes a program
+/// that is about to sleep in poll come later, so it would meet that more often.
 pub fn tell_whole(it: &mut pollfd) {
     if kernel::is_half_told(it.events, it.revents) {
         it.revents = kernel::poll_now(it.fd, it.events);

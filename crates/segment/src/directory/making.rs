@@ -34,8 +34,8 @@ impl Directory {
         Ok(directory)
     }
 
-    /// The table that counts, after this one was made. Two processes that have made tables at the same moment each see the
-    /// other's: a table is there for all before its maker looks.
+    /// The table that counts, after this one was made. Two processes that have made tables at the same moment each see
+    /// the other's: a table is there for all before its maker looks.
     pub(super) fn unless_another_counts(self) -> Directory {
         match existing(self.uid) {
             Some(mapping) if mapping.id() != self.mapping.id() => {

@@ -93,7 +93,8 @@ laid_out! {
         /// The watchers that the socket may have; 0: none. See `watching`.
         watched: AtomicU8,
         /// What the program has set of TCP_NODELAY and TCP_CORK, once the direction out was fast
-        /// ([`End::was_sent_fast`]): a doorbell must not be held back, so in the kernel the first is on and the second off from then on.
+        /// ([`End::was_sent_fast`]): a doorbell must not be held back, so in the kernel the first is on and the second
+        /// off from then on.
         pub no_delay: AtomicU8,
         /// See [`End::no_delay`].
         pub cork: AtomicU8,
@@ -242,8 +243,8 @@ impl End {
         self.is_pinned() && self.has_left_nothing()
     }
 
-    /// Whether both directions are on the kernel path, and this end, which is away from its ring or has left it, has left nothing there
-    /// that the sender would not put on the kernel path before it lets go of the channel.
+    /// Whether both directions are on the kernel path, and this end, which is away from its ring or has left it, has
+    /// left nothing there that the sender would not put on the kernel path before it lets go of the channel.
     pub(crate) fn has_left_nothing(&self) -> bool {
         let reading = &self.reading;
         let is_in_kernel = match reading.whereabouts() {
@@ -258,7 +259,8 @@ impl End {
             && self.sending.fast.load(Relaxed) == 0
     }
 
-    /// Whether no process reads or sends anything past the kernel any more: it does not matter then what others do with the end.
+    /// Whether no process reads or sends anything past the kernel any more: it does not matter then what others do with
+    /// the end.
     pub fn is_plain_for_good(&self) -> bool {
         self.stage() != Stage::Joined || self.needs_no_channel() && !self.is_away()
     }
@@ -292,8 +294,8 @@ impl End {
         self.has_channel().then(|| self.pool.load(Relaxed))
     }
 
-    /// Whether its channel lies in memory of the broker: the other end may be another user's, and in other namespaces, where
-    /// numbers of processes and threads mean nothing.
+    /// Whether its channel lies in memory of the broker: the other end may be another user's, and in other namespaces,
+    /// where numbers of processes and threads mean nothing.
     pub fn is_brokered(&self) -> bool {
         self.pool_id().is_some_and(|id| id < 0)
     }
@@ -389,8 +391,8 @@ impl End {
         self.word.load(Relaxed) != 0
     }
 
-    /// The end is about to be closed with bytes that a process may still come for, to which the socket was passed: its entry in the
-    /// directory stays, and tells that process of the loss.
+    /// The end is about to be closed with bytes that a process may still come for, to which the socket was passed: its
+    /// entry in the directory stays, and tells that process of the loss.
     pub fn keep_entry(&self) {
         self.word.store(0, Relaxed);
     }

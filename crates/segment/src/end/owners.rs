@@ -1,9 +1,9 @@
 //! The owners of an end: the processes that refer to it, the processes that may still come for it, and a program
 //! without the library that may have its socket.
 //!
-//! A process that refers to an end is counted once, however many descriptors it has. A program image that is being executed, or a
-//! process to which the socket was passed, is a *loan* until it has come and counts as a process. A program without the
-//! library is an *outsider*: it is not counted, and nothing shows when it has closed the socket.
+//! A process that refers to an end is counted once, however many descriptors it has. A program image that is being
+//! executed, or a process to which the socket was passed, is a *loan* until it has come and counts as a process. A
+//! program without the library is an *outsider*: it is not counted, and nothing shows when it has closed the socket.
 //!
 //! The last process that leaves ends the connection, unless an image or a process may still come: [`Owners::leave`],
 //! [`Owners::lent_until`].
@@ -32,7 +32,8 @@ laid_out! {
     }
 }
 
-/// A new image that has not begun to run after so long is not awaited, in nanoseconds. Beside heavy load one has begun after 6.5 s.
+/// A new image that has not begun to run after so long is not awaited, in nanoseconds. Beside heavy load one has begun
+/// after 6.5 s.
 pub const IMAGE_WITHIN_NS: u64 = 20_000_000_000;
 
 /// Value of [`Owners::processes`]: no process refers to the end, and none may come for it any more.
@@ -212,8 +213,8 @@ impl Owners {
         self.outsider.store(0, Release);
     }
 
-    /// A process takes a copy of the end along into a new image, and others may use the end meanwhile: the copy is out of date
-    /// then.
+    /// A process takes a copy of the end along into a new image, and others may use the end meanwhile: the copy is out
+    /// of date then.
     pub fn note_copied(&self) {
         self.copied.store(1, Release);
     }

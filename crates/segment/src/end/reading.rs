@@ -15,7 +15,8 @@ laid_out! {
         pub fast: AtomicU32,
         /// Packed [`crate::ring::Place`].
         pub place: AtomicU64,
-        /// Bytes of the stream taken from the kernel so far. With [`Reading::all_bells`] the position in the kernel stream.
+        /// Bytes of the stream taken from the kernel so far. With [`Reading::all_bells`] the position in the kernel
+        /// stream.
         pub kernel: AtomicU64,
         /// [`Reading::all_bells`] when the direction last went up.
         pub bells_before_up: AtomicU64,
@@ -37,8 +38,8 @@ laid_out! {
         ///
         /// [`Port::confine`]: crate::switch::Port::confine
         pub last_bell: AtomicU64,
-        /// Doorbells up to this number of [`Reading::all_bells`] are to be thrown away before kernel data goes on (after going
-        /// down).
+        /// Doorbells up to this number of [`Reading::all_bells`] are to be thrown away before kernel data goes on
+        /// (after going down).
         pub discard_to: AtomicU64,
         /// The thread that is taking doorbells, until they are counted, by itself or by a receive that interrupts it;
         /// 0: none.
@@ -64,8 +65,8 @@ laid_out! {
         pub mean_wait: AtomicU64,
         /// Waits so far.
         pub waits: AtomicU32,
-        /// What became of the last dozes: in the upper half how many in a row were in vain, in the lower one how many sleeps are
-        /// to begin without one.
+        /// What became of the last dozes: in the upper half how many in a row were in vain, in the lower one how many
+        /// sleeps are to begin without one.
         pub dozes: AtomicU32,
         /// See [`crate::wait::Memory`].
         pub bells_before: AtomicU32,
@@ -82,10 +83,11 @@ laid_out! {
     }
 }
 
-/// Bit of [`Reading::copied`]: what the sender has given back comes by the kernel, between what lies there before the mark of going up
-/// and what follows, and is in the ring as well.
+/// Bit of [`Reading::copied`]: what the sender has given back comes by the kernel, between what lies there before the
+/// mark of going up and what follows, and is in the ring as well.
 pub(crate) const GIVEN_FIRST: u8 = 1;
-/// Bit of [`Reading::copied`]: when the copy was made, the other end had taken from its ring all that this end had put there.
+/// Bit of [`Reading::copied`]: when the copy was made, the other end had taken from its ring all that this end had put
+/// there.
 pub(crate) const HAD_ALL: u8 = 2;
 
 /// Where a reader is. Its waiting flag says so too, in the channel, which may be gone.

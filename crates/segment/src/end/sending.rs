@@ -47,7 +47,8 @@ laid_out! {
         pub full_at: AtomicU64,
         /// When that was, in ticks.
         pub full_since: AtomicU64,
-        /// Where the reader was when it was last seen to move since then (see `switch::room`), and when that was, in ticks.
+        /// Where the reader was when it was last seen to move since then (see `switch::room`), and when that was, in
+        /// ticks.
         pub full_progress: [AtomicU64; 2],
         /// Tail when the reader was last known to live.
         pub alive: AtomicU64,
@@ -59,7 +60,8 @@ laid_out! {
         pub fast_bytes: AtomicU64,
         /// Data sent by the kernel path, in bytes.
         pub kernel_bytes: AtomicU64,
-        /// When a doorbell was last sent to see whether the kernel path carries, in ticks, and how much was acknowledged then.
+        /// When a doorbell was last sent to see whether the kernel path carries, in ticks, and how much was
+        /// acknowledged then.
         pub probed: [AtomicU64; 2],
         /// 1: the direction went down for want of room before the reader had come as far as the ring.
         pub outran: AtomicU32,

@@ -46,7 +46,8 @@ impl End {
         before != SEVERAL
     }
 
-    /// Whether a single poll, select or epoll set of this process watches it, as far as is known, and by calls of this library.
+    /// Whether a single poll, select or epoll set of this process watches it, as far as is known, and by calls of this
+    /// library.
     pub fn is_watched_by_one(&self) -> bool {
         self.watched.load(Relaxed) == ONE && !self.owners.are_several()
     }

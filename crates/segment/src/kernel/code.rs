@@ -29,7 +29,8 @@ pub struct Code<'a> {
     pub path: &'a str,
 }
 
-/// Calls `what` with all code of this process that comes from files, in the order of addresses, as /proc/self/maps lists it.
+/// Calls `what` with all code of this process that comes from files, in the order of addresses, as /proc/self/maps
+/// lists it.
 ///
 /// # Errors
 /// Those of open(2).
@@ -48,7 +49,8 @@ fn text(line: &[u8]) -> &str {
     core::str::from_utf8(&line[..valid]).unwrap_or_default()
 }
 
-/// A line like `7f04c045e000-7f04c05b3000 r-xp 00026000 fe:00 2105    /usr/lib/x86_64-linux-gnu/libc.so.6`, if it is of code.
+/// A line like `7f04c045e000-7f04c05b3000 r-xp 00026000 fe:00 2105    /usr/lib/x86_64-linux-gnu/libc.so.6`, if it is
+/// of code.
 fn code(line: &str) -> Option<Code<'_>> {
     let mut words = line.splitn(6, ' ');
     let (begin, end) = words.next()?.split_once('-')?;
@@ -64,8 +66,8 @@ fn code(line: &str) -> Option<Code<'_>> {
 }
 
 impl Code<'_> {
-    /// A number other than 0 that tells this code from any other on this host, and from what the file had before it was changed;
-    /// `None` where the file is not at its path any more.
+    /// A number other than 0 that tells this code from any other on this host, and from what the file had before it was
+    /// changed; `None` where the file is not at its path any more.
     pub fn mark(&self) -> Option<u64> {
         let mut path = [0; LONGEST_LINE];
         path.get_mut(..self.path.len())?.copy_from_slice(self.path.as_bytes());
@@ -102,8 +104,8 @@ pub struct OpenCode {
 }
 
 impl OpenCode {
-    /// Fills `to` with the code from its byte `from` on; `None` if not all of it can be read. Behind the end of a file its last
-    /// page has zeros.
+    /// Fills `to` with the code from its byte `from` on; `None` if not all of it can be read. Behind the end of a file
+    /// its last page has zeros.
     pub fn read(&self, from: u64, to: &mut [u8]) -> Option<()> {
         const PAGE: usize = 4096;
         let from = (self.offset + from) as usize;

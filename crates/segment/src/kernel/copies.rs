@@ -117,7 +117,8 @@ fn shares_pid_namespace(pid: i32) -> bool {
     mine.is_some() && mine == link_target(format_args!("/proc/{pid}/ns/pid\0"), &mut others)
 }
 
-/// Which processes have which sockets, as /proc has told, by inode number. It lies in memory of its own, behind the [`Head`].
+/// Which processes have which sockets, as /proc has told, by inode number. It lies in memory of its own, behind the
+/// [`Head`].
 struct Holders(NonNull<Head>);
 
 struct Head {

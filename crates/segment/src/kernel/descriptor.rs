@@ -74,9 +74,10 @@ pub fn always_readable() -> Option<i32> {
 /// Another descriptor of the file of `fd`, with a number that the program will hardly get, and closed in an executed
 /// program.
 ///
-/// A process has room for 64 descriptors from its beginning (NR_OPEN_DEFAULT). Where a number is beyond what there is room for, the
-/// kernel makes more, and in a process of several threads waits for a grace period of RCU before it returns: some 10 ms, and
-/// seconds on a busy host (expand_fdtable in fs/file.c). Few programs get as far as the last of the 64.
+/// A process has room for 64 descriptors from its beginning (NR_OPEN_DEFAULT). Where a number is beyond what there is
+/// room for, the kernel makes more, and in a process of several threads waits for a grace period of RCU before it
+/// returns: some 10 ms, and seconds on a busy host (expand_fdtable in fs/file.c). Few programs get as far as the last
+/// of the 64.
 pub fn duplicate_out_of_the_way(fd: i32) -> Option<i32> {
     const FIRST: i32 = 48;
     // Under a low limit (RLIMIT_NOFILE).

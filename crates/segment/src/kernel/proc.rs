@@ -76,8 +76,8 @@ fn open_by<const PATH: usize>(path: core::fmt::Arguments<'_>) -> Result<i32, Err
     unsafe { syscall(libc::SYS_openat, arguments) }.map(|fd| fd as i32)
 }
 
-/// Calls `what` with the number of each entry of the folder `path`, which ends with a NUL, and the descriptor of the folder
-/// itself; false when it cannot be listed. Entries whose names are no numbers are passed over.
+/// Calls `what` with the number of each entry of the folder `path`, which ends with a NUL, and the descriptor of the
+/// folder itself; false when it cannot be listed. Entries whose names are no numbers are passed over.
 pub(super) fn for_each_number(path: core::fmt::Arguments<'_>, mut what: impl FnMut(i32, i32)) -> bool {
     const NAME: usize = 19;
     let mut bytes = [0u8; 48];

@@ -7,8 +7,8 @@ use crate::clock::{nanoseconds, nap};
 use crate::raw::{Answer, Errno, is_quiet, syscall};
 use crate::sync::AtomicU32;
 
-/// Sleeps while `word` is `value`, until [`wake_all`] or `deadline` (CLOCK_MONOTONIC, ns). The word may lie in memory that
-/// other processes have.
+/// Sleeps while `word` is `value`, until [`wake_all`] or `deadline` (CLOCK_MONOTONIC, ns). The word may lie in memory
+/// that other processes have.
 ///
 /// # Errors
 /// EAGAIN when it is not; ETIMEDOUT; EINTR.
@@ -261,8 +261,8 @@ pub fn has_one_identity() -> bool {
     })
 }
 
-/// Whether a security module confines this process (AppArmor, SELinux): its policy may change what an executed program is
-/// allowed, which no process can ask for.
+/// Whether a security module confines this process (AppArmor, SELinux): its policy may change what an executed program
+/// is allowed, which no process can ask for.
 pub fn is_labelled() -> bool {
     let mut labelled = false;
     let _ = for_each_line(format_args!("/proc/self/attr/current\0"), |line| {
@@ -294,8 +294,9 @@ pub fn has_file(pid: i32, part: &str) -> bool {
     asked.is_ok() && has
 }
 
-/// Whether process `pid` has mapped the very file in which `address` of this process lies: a library. An image that has just begun
-/// is awaited for as long as its loader has mapped no C library: until `until` (CLOCK_MONOTONIC, ns) at most.
+/// Whether process `pid` has mapped the very file in which `address` of this process lies: a library. An image that has
+/// just begun is awaited for as long as its loader has mapped no C library: until `until` (CLOCK_MONOTONIC, ns) at
+/// most.
 pub fn maps_same_file(pid: i32, address: usize, until: u64) -> bool {
     let mut mine = [0u8; 48];
     let _ = for_each_line(format_args!("/proc/self/maps\0"), |line| {
@@ -345,7 +346,8 @@ pub fn user_of(pid: i32) -> Option<u32> {
     status(libc::AT_FDCWD, &path, 0).map(|it| it.st_uid)
 }
 
-/// Whether `variable` (`NAME=value`) was in the environment with which process `pid` began; `None` where that may not be known.
+/// Whether `variable` (`NAME=value`) was in the environment with which process `pid` began; `None` where that may not
+/// be known.
 pub fn began_with(pid: i32, variable: &str) -> Option<bool> {
     let mut has = false;
     let look = |it: &[u8]| has |= it == variable.as_bytes();
@@ -367,7 +369,8 @@ pub fn has_same_filters(pid: i32) -> bool {
     filters(pid) == filters(process_id())
 }
 
-/// A line like `7f0c6a1b2000-7f0c6a3b2000 rw-s 00000000 00:01 98327    /SYSV00000000 (deleted)`: the number is the segment's.
+/// A line like `7f0c6a1b2000-7f0c6a3b2000 rw-s 00000000 00:01 98327    /SYSV00000000 (deleted)`: the number is the
+/// segment's.
 fn segment(line: &str) -> Option<i32> {
     let mut words = line.split_ascii_whitespace().skip(4);
     let number = words.next()?;

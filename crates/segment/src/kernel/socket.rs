@@ -200,8 +200,8 @@ pub fn outq(fd: i32) -> Result<u32, Errno> {
     queue(fd, libc::TIOCOUTQ)
 }
 
-/// Whether a few single bytes can be sent without waiting, however long it takes until what was sent before, and may have
-/// been read already, is acknowledged.
+/// Whether a few single bytes can be sent without waiting, however long it takes until what was sent before, and may
+/// have been read already, is acknowledged.
 pub fn has_room_for_bells(fd: i32) -> bool {
     // SOCK_MIN_SNDBUF, which is room for two segments.
     const ROOM: u64 = 4608;
@@ -247,8 +247,8 @@ pub unsafe fn recv_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> A
     unsafe { syscall(libc::SYS_recvmsg, [fd as usize, &raw mut *message as usize, flags as usize, 0, 0, 0]) }
 }
 
-/// Whether the kernel refuses such buffers for a call on this socket before it looks at the stream (EFAULT, EINVAL): those
-/// that no process can have.
+/// Whether the kernel refuses such buffers for a call on this socket before it looks at the stream (EFAULT, EINVAL):
+/// those that no process can have.
 ///
 /// # Safety
 /// `vector` must point to `count` buffers; nothing is written to these.
@@ -351,7 +351,8 @@ pub fn reset_at_close(fd: i32) {
     };
 }
 
-/// Number of the process that connected the other end of a Unix socket, listened there, or made the pair; 0 if none did.
+/// Number of the process that connected the other end of a Unix socket, listened there, or made the pair; 0 if none
+/// did.
 ///
 /// # Errors
 /// ENOTSOCK, EBADF.

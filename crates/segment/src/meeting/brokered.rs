@@ -1,8 +1,8 @@
 //! Ends that cannot see their other end ask the broker: it is another user's, in another namespace, or hidden by the
 //! kernel.
 //!
-//! Two ends of one user in two IPC namespaces each wait in a directory of their own, and neither can tell. So an end that waits
-//! there for long asks the broker as well, and takes whichever comes first.
+//! Two ends of one user in two IPC namespaces each wait in a directory of their own, and neither can tell. So an end
+//! that waits there for long asks the broker as well, and takes whichever comes first.
 //!
 //! An ask is spread over calls of the program, none of which waits for long: one connects, one sends, later ones look
 //! for the answer, the more rarely the longer it takes. The library believes what the broker says of the other end,
@@ -79,7 +79,8 @@ impl Meeting {
         }
     }
 
-    /// The other end waits in the directory, and one of the two cannot be shown to hold the connection: both ask the broker.
+    /// The other end waits in the directory, and one of the two cannot be shown to hold the connection: both ask the
+    /// broker.
     pub(super) fn send_both_on(&mut self, end: &End, fd: i32, (directory, index, key): (Directory, u32, Key)) {
         self.seek_by_broker(end, fd, Reason::Unproven);
         let pid = kernel::process_id();

@@ -38,8 +38,8 @@ impl Meeting {
             Ok(peer) if peer.inode == 0 => return,
             Ok(peer) if peer.uid == uid && !ALWAYS_BROKERED => peer,
             Ok(_) => return self.seek_by_broker(end, fd, Reason::OtherUser),
-            // A crowded listener answers with a SYN cookie (RFC 4987, 3.6): it has no socket for the connection before it
-            // has taken data of it.
+            // A crowded listener answers with a SYN cookie (RFC 4987, 3.6): it has no socket for the connection before
+            // it has taken data of it.
             Err(NoPeer::Elsewhere) if unheard => return,
             Err(NoPeer::Elsewhere) => match unless_closed(fd, Reason::Remote) {
                 Reason::Remote => return self.seek_by_broker(end, fd, Reason::Remote),
@@ -69,8 +69,8 @@ impl Meeting {
                 let offer = Offer { maker: me, pool: pool.id(), slot, shape: pool.shape() };
                 end.entry.store(index + 1, Relaxed);
                 if !directory.offer(index, key, offer) && channel.claim(peer.cookie) {
-                    // The table was busy, or the other end has gone: the next try will tell. Nobody will ever join it: both
-                    // sides count as closed, so the slot is free again.
+                    // The table was busy, or the other end has gone: the next try will tell. Nobody will ever join it:
+                    // both sides count as closed, so the slot is free again.
                     channel.outgoing().flags.closed.store(CLOSED, Relaxed);
                     channel.incoming().flags.closed.store(CLOSED, Release);
                     return self.forget_user(pool.id());

@@ -81,8 +81,8 @@ impl Meeting {
         pool.slot(end.slot.load(Relaxed), end.side())
     }
 
-    /// A slot in place of the channel of a joined end, if no process has that channel any more. Only this process knows of
-    /// the slot, which the caller [fills](Channel::copy_from).
+    /// A slot in place of the channel of a joined end, if no process has that channel any more. Only this process knows
+    /// of the slot, which the caller [fills](Channel::copy_from).
     pub fn replace_channel(&mut self, end: &End) -> Option<Channel> {
         if end.is_brokered() || !sysv::is_freed(end.pool.load(Relaxed)) {
             return None;
@@ -94,13 +94,14 @@ impl Meeting {
         pool.slot(slot, end.side())
     }
 
-    /// How many processes have the channel of a joined end, which this one has attached; `None` when the kernel does not
-    /// say.
+    /// How many processes have the channel of a joined end, which this one has attached; `None` when the kernel does
+    /// not say.
     pub fn company(&mut self, end: &End) -> Option<u64> {
         self.attached(end.pool.load(Relaxed))?.pool.attached()
     }
 
-    /// Whether a process is between two program images, and the second one comes for a channel that no third process has.
+    /// Whether a process is between two program images, and the second one comes for a channel that no third process
+    /// has.
     pub fn keeps_for_images(&self) -> bool {
         // The first image may still have it.
         let is_kept = |pool: &Pool| pool.attached().is_some_and(|attached| attached > 2);

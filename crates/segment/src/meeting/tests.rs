@@ -1,5 +1,6 @@
-//! Forged offers: a process of the same user writes anything into the directory, before, between and while two ends meet
-//! there. Whatever it writes, an end that joins has the channel that its own other end made, or is alone with its own.
+//! Forged offers: a process of the same user writes anything into the directory, before, between and while two ends
+//! meet there. Whatever it writes, an end that joins has the channel that its own other end made, or is alone with its
+//! own.
 #![allow(unsafe_code, reason = "forks the forger, and keeps ends in memory of its own")]
 
 use super::*;
@@ -313,8 +314,8 @@ fn a_forged_offer_is_not_accepted() {
 }
 
 /// An offer that was taken, or that its maker has withdrawn, is made anew in its name: nobody joins it. Fails if
-/// `Meeting::take_offer` or `Meeting::close` does not claim the slot. Where `Meeting::seek` does not, as it cannot make the
-/// offer, the two tests below fail.
+/// `Meeting::take_offer` or `Meeting::close` does not claim the slot. Where `Meeting::seek` does not, as it cannot make
+/// the offer, the two tests below fail.
 #[test]
 fn what_is_no_offer_any_more_is_not_joined() {
     let _alone = alone();
@@ -352,8 +353,8 @@ fn what_is_no_offer_any_more_is_not_joined() {
     assert!(channel.is_over() && !joins(maker_of(pool)), "it was withdrawn");
 }
 
-/// A forger can keep two ends from meeting, and no more: told that the other waits, each makes an offer that nobody takes, so that
-/// nobody is ready to read from its channel, which is what a sender waits for.
+/// A forger can keep two ends from meeting, and no more: told that the other waits, each makes an offer that nobody
+/// takes, so that nobody is ready to read from its channel, which is what a sender waits for.
 #[test]
 fn two_that_are_told_that_the_other_waits_stay_apart() {
     let _alone = alone();
@@ -469,7 +470,8 @@ fn ends_without_a_place_in_the_directory_meet_later() {
     clear(&ends, &mut meetings);
 }
 
-/// One connection must not take much of a program's address space, and many should share pools: see `FIRST_SLOTS` and `GROWTH`.
+/// One connection must not take much of a program's address space, and many should share pools: see `FIRST_SLOTS` and
+/// `GROWTH`.
 #[test]
 fn pools_grow_with_the_connections_between_two_families() {
     let _alone = alone();

@@ -1,5 +1,5 @@
-//! Whatever is done to a ring, the reader finds what a queue of bytes and marks has: random lists of steps, which shrink to
-//! the shortest one that fails (`PROPTEST_CASES=100000` tries more).
+//! Whatever is done to a ring, the reader finds what a queue of bytes and marks has: random lists of steps, which
+//! shrink to the shortest one that fails (`PROPTEST_CASES=100000` tries more).
 
 use super::sender::RESERVE;
 use super::*;
@@ -319,9 +319,10 @@ const MOST_STEPS: usize = if cfg!(miri) { 20 } else { 80 };
 proptest! {
     #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
 
-    /// Fails if `Sender::put` leaves out `self.end_behind(next, self.tail.load(Relaxed))`, `RESERVE` is 8, `Sender::close_hole`
-    /// leaves out `store(header(PAD, in_the_making), Release)`, `copy_out` leaves out `consumed = 0`, `distance` its mask,
-    /// `Ring::data_header` its PAD, or `Sender::end_behind` leaves out `end.store(self.behind.load(Relaxed), Relaxed)`.
+    /// Fails if `Sender::put` leaves out `self.end_behind(next, self.tail.load(Relaxed))`, `RESERVE` is 8,
+    /// `Sender::close_hole` leaves out `store(header(PAD, in_the_making), Release)`, `copy_out` leaves out `consumed =
+    /// 0`, `distance` its mask, `Ring::data_header` its PAD, or `Sender::end_behind` leaves out
+    /// `end.store(self.behind.load(Relaxed), Relaxed)`.
     #[test]
     fn a_ring_is_a_queue_of_bytes_and_marks(
         capacity in prop_oneof![Just(4096_usize), Just(LARGER)],

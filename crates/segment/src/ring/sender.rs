@@ -17,8 +17,8 @@ pub(super) const LARGEST_SPAN: u64 = 128 << 10;
 /// A data record is not split for the sake of a remainder of the lap smaller than this.
 const MIN_SPLIT: u64 = 256;
 
-/// The bytes of records from this size on begin a cache line: copies that cross lines at every step take longer. A smaller
-/// record would take more lines for it than its bytes do.
+/// The bytes of records from this size on begin a cache line: copies that cross lines at every step take longer. A
+/// smaller record would take more lines for it than its bytes do.
 pub(super) const ALIGNED: u64 = 128;
 /// Most lines that are asked for ahead of a record of a stream, and of a message that is answered.
 const MOST_AHEAD: [u64; 2] = [32, 256];

@@ -403,8 +403,8 @@ fn lies_are_found_out() {
     assert_eq!(sender.used(true), Err(Fault));
 }
 
-/// Two threads, one at each end. Miri finds an access of one that no ordering keeps apart from an access of the other: it fails
-/// there if `Sender::put` publishes by Relaxed, or `Sender::used` or `Ring::record` loads by Relaxed.
+/// Two threads, one at each end. Miri finds an access of one that no ordering keeps apart from an access of the other:
+/// it fails there if `Sender::put` publishes by Relaxed, or `Sender::used` or `Ring::record` loads by Relaxed.
 #[test]
 fn bytes_go_from_thread_to_thread() {
     const CAPACITY: usize = 4096;
@@ -445,8 +445,8 @@ fn bytes_go_from_thread_to_thread() {
     });
 }
 
-/// While both sides work, another thread overwrites the ring and the head: whatever lies there, each call comes back, and
-/// with no more bytes than it was given room for. The ring lies between words that nobody may touch.
+/// While both sides work, another thread overwrites the ring and the head: whatever lies there, each call comes back,
+/// and with no more bytes than it was given room for. The ring lies between words that nobody may touch.
 #[test]
 #[cfg_attr(miri, ignore = "the liar writes to bytes while they are copied, which Rust defines for no copy")]
 fn lies_at_any_time_harm_nobody() {
@@ -455,7 +455,8 @@ fn lies_at_any_time_harm_nobody() {
     let most: u64 = std::env::var("UNDERPASS_TEST_LIES").map_or(100_000, |words| words.parse().unwrap());
     let mut memory = vec![0x5a5a_5a5a_5a5a_5a5a_u64; CAPACITY / 8 + 2 * GUARD];
     memory[GUARD..GUARD + CAPACITY / 8].fill(0);
-    // SAFETY: within the vector, which outlives the ring and is looked at through it alone until the threads have ended.
+    // SAFETY: within the vector, which outlives the ring and is looked at through it alone until the threads have
+    // ended.
     let base = unsafe { memory.as_mut_ptr().add(GUARD) };
     let words = base as usize;
     let bench = Bench::new(CAPACITY);

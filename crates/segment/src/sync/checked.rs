@@ -1,9 +1,9 @@
-//! The words of this crate under the model checker (loom): those that a model shares between its threads are loom's, which
-//! tries every order of their changes and every value that a load may see; all others are plain.
+//! The words of this crate under the model checker (loom): those that a model shares between its threads are loom's,
+//! which tries every order of their changes and every value that a load may see; all others are plain.
 //!
-//! So the real code runs in a model, over memory as it lies in a System V segment: a shared word is known by its address.
-//! In one point a model is stronger than some processors (not x86-64): loom knows of no total order of SeqCst accesses, so
-//! each is given a whole fence before it.
+//! So the real code runs in a model, over memory as it lies in a System V segment: a shared word is known by its
+//! address. In one point a model is stronger than some processors (not x86-64): loom knows of no total order of SeqCst
+//! accesses, so each is given a whole fence before it.
 
 use core::sync::atomic as plain;
 use plain::Ordering::{self, Relaxed, SeqCst};
@@ -142,8 +142,8 @@ pub fn give_way() -> bool {
     in_model
 }
 
-/// Checks what `body` asserts in all orders of its threads' steps that have at most `preemptions` switches from a thread
-/// which could go on.
+/// Checks what `body` asserts in all orders of its threads' steps that have at most `preemptions` switches from a
+/// thread which could go on.
 pub fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound.get_or_insert(preemptions);

@@ -10,7 +10,8 @@ thread_local! {
     static LEFT: Cell<u32> = const { Cell::new(0) };
 }
 
-/// This process dies before the change or the system call number `step`, counted from 1, that this thread makes from now on.
+/// This process dies before the change or the system call number `step`, counted from 1, that this thread makes from
+/// now on.
 pub fn die_at(step: u32) {
     LEFT.set(step);
 }

@@ -1,8 +1,9 @@
-//! Memory that the broker hands out: a memfd that both ends map. It has no number in any System V namespace, so it reaches
-//! where those do not.
+//! Memory that the broker hands out: a memfd that both ends map. It has no number in any System V namespace, so it
+//! reaches where those do not.
 //!
-//! The descriptor is closed as soon as the memory is mapped, so nobody attaches it a second time; a forked child has what
-//! its parent has mapped. It goes by a number below 0, made of its inode, which is the same in every process that has it.
+//! The descriptor is closed as soon as the memory is mapped, so nobody attaches it a second time; a forked child has
+//! what its parent has mapped. It goes by a number below 0, made of its inode, which is the same in every process that
+//! has it.
 
 use super::{ATTACHED, Mapping, SHARE_OF_LIMIT, address_space, unlocked};
 use crate::kernel;
@@ -17,8 +18,8 @@ const TMPFS: u64 = 0x0102_1994;
 /// Mappings that are kept at most.
 const MOST: usize = 1024;
 
-/// What this process has mapped: a child that was forked in the middle of a change of other lists finds it here. The number is
-/// stored last, and taken away first.
+/// What this process has mapped: a child that was forked in the middle of a change of other lists finds it here. The
+/// number is stored last, and taken away first.
 struct Kept {
     number: AtomicI32,
     base: AtomicPtr<u8>,
@@ -44,9 +45,9 @@ impl Mapping {
     /// Called by one thread at a time.
     ///
     /// # Errors
-    /// EACCES where it is no memfd of ordinary pages, is not sealed against shrinking, growing and further seals, or has
-    /// another length; EEXIST where another one goes by the same number; ENOSPC where too many are kept; otherwise what
-    /// mmap says.
+    /// EACCES where it is no memfd of ordinary pages, is not sealed against shrinking, growing and further seals, or
+    /// has another length; EEXIST where another one goes by the same number; ENOSPC where too many are kept; otherwise
+    /// what mmap says.
     pub fn of_memfd(fd: i32, len: usize) -> Result<(Mapping, bool), Errno> {
         let pages = len.next_multiple_of(super::PAGE);
         // SAFETY: no pointer.

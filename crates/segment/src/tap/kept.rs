@@ -241,8 +241,8 @@ mod tests {
         assert_eq!(unsafe { (libc::waitpid(child, &mut status, 0), status) }, (child, 0));
         assert!(has(name.id));
 
-        // A child of vfork has its parent's memory, not its thread: what it attaches goes with the call. This one is neither,
-        // and the slot is another process's.
+        // A child of vfork has its parent's memory, not its thread: what it attaches goes with the call. This one is
+        // neither, and the slot is another process's.
         KEPT.whose.store(1 << 32, Relaxed);
         drop(open(name));
         let_go();

@@ -41,8 +41,8 @@ pub enum Outcome {
     Unknown,
 }
 
-/// Asks that the sockets of `subjects`, which are user `uid`'s, stay on the kernel path until [`let_go`]: each goes down with
-/// its next send. `is_there` says of a cookie whether there is still such a socket.
+/// Asks that the sockets of `subjects`, which are user `uid`'s, stay on the kernel path until [`let_go`]: each goes
+/// down with its next send. `is_there` says of a cookie whether there is still such a socket.
 ///
 /// # Errors
 /// As for [`look`](super::look).
@@ -80,8 +80,8 @@ fn order(tables: &[Table], subject: &Subject, is_there: impl Fn(u64) -> bool) ->
     outcomes.fold(Outcome::Unknown, |all, it| if all == Outcome::Ordered { all } else { it })
 }
 
-/// Takes back what was asked by [`hold`] of the sockets with these cookies: they may go up with their next send. Says of each
-/// whether anything was asked.
+/// Takes back what was asked by [`hold`] of the sockets with these cookies: they may go up with their next send. Says
+/// of each whether anything was asked.
 ///
 /// # Errors
 /// As for [`look`](super::look).

@@ -1,5 +1,5 @@
-//! A driver without a GPU: its functions do what the real ones do to the host's memory, in order and when told to, and fail
-//! when told to. The kernels that it is given are executed ([`ptx`]).
+//! A driver without a GPU: its functions do what the real ones do to the host's memory, in order and when told to, and
+//! fail when told to. The kernels that it is given are executed ([`ptx`]).
 
 mod ptx;
 

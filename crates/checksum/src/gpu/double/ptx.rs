@@ -1,8 +1,8 @@
 //! Executes PTX: the instructions that the shipped kernels have, and no others.
 //!
-//! The threads of a block run one after the other, in an order that changes, each up to its next barrier. Shared memory notices
-//! what depends on that order: two threads at one word between barriers, one of them writing, or a word that nobody has written.
-//! What it does not show is time, and the order in memory between blocks or with the processor.
+//! The threads of a block run one after the other, in an order that changes, each up to its next barrier. Shared memory
+//! notices what depends on that order: two threads at one word between barriers, one of them writing, or a word that
+//! nobody has written. What it does not show is time, and the order in memory between blocks or with the processor.
 
 use std::collections::HashMap;
 

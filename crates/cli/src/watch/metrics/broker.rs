@@ -68,7 +68,8 @@ fn tell(counts: &Counts, registry: &Registry) -> anyhow::Result<()> {
         ("underpass_broker_meetings_total", "Pairs of ends that were proven and got memory.", counts.meetings),
         (
             "underpass_broker_turned_away_total",
-            "Connections to underpassd that were closed at once, because their user made too many, or no descriptor was left.",
+            "Connections to underpassd that were closed at once, because their user made too many, or no descriptor \
+             was left.",
             counts.turned_away,
         ),
     ];

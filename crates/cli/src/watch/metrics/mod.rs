@@ -1,4 +1,5 @@
-//! `underpass metrics`: sums for Prometheus, by process: on standard output once, or again and again in a file or by HTTP.
+//! `underpass metrics`: sums for Prometheus, by process: on standard output once, or again and again in a file or by
+//! HTTP.
 
 mod broker;
 mod totals;
@@ -85,8 +86,8 @@ fn keep(path: &Path, mut totals: Totals, interval: Duration) -> Result<(), Failu
     Ok(asked.end()?)
 }
 
-/// The file itself where a link was named. What is no file must neither be replaced nor removed at the end, as root could do
-/// with /dev/null.
+/// The file itself where a link was named. What is no file must neither be replaced nor removed at the end, as root
+/// could do with /dev/null.
 fn own_file(path: &Path) -> Result<PathBuf, MetricsError> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
     let what = match std::fs::metadata(&path) {
@@ -118,8 +119,8 @@ fn bare(error: io::Error) -> io::Error {
     io::Error::other(said.split(" at path ").next().unwrap_or_default())
 }
 
-/// Answers at each scrape with what there is then. Between scrapes it looks too, since what a connection has carried since
-/// the last look is lost with it.
+/// Answers at each scrape with what there is then. Between scrapes it looks too, since what a connection has carried
+/// since the last look is lost with it.
 fn serve(address: SocketAddr, mut totals: Totals, interval: Duration) -> Result<(), Failure> {
     let asked = Asked::listen()?;
     let server =

@@ -101,8 +101,8 @@ impl Totals {
         registry.register(Box::new(processes.clone()))?;
         let connections = gauge(
             "underpass_connections",
-            "Ends of TCP connections, by path: ring is shared memory both ways, mixed one way, kernel neither. An end that \
-             several processes have counts for the one that began last.",
+            "Ends of TCP connections, by path: ring is shared memory both ways, mixed one way, kernel neither. An end \
+             that several processes have counts for the one that began last.",
             &["path"],
         )?;
         let reasons = gauge(
@@ -151,8 +151,9 @@ impl Totals {
 }
 
 /// What holds of every counter.
-const COUNTED: &str = "Counts from the beginning of the connections that were there at the first look of this command. What a \
-                       connection has carried stays counted when it ends, as of the last look before, until its process ends.";
+const COUNTED: &str = "Counts from the beginning of the connections that were there at the first look of this command. \
+                       What a connection has carried stays counted when it ends, as of the last look before, until its \
+                       process ends.";
 
 impl Account {
     fn add(&mut self, it: &Connection) {

@@ -30,8 +30,8 @@ pub struct List {
     pub is_typing: bool,
     /// What is shown: places in the view, in order.
     order: Vec<usize>,
-    /// The cookie of the connection that the user has chosen, and where it was shown last; otherwise it is the first line,
-    /// whatever stands there.
+    /// The cookie of the connection that the user has chosen, and where it was shown last; otherwise it is the first
+    /// line, whatever stands there.
     chosen: (Option<u64>, usize),
     /// How many lines the screen has for them, and how many are above it.
     pub room: Cell<usize>,

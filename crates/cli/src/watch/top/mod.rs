@@ -30,7 +30,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// Standard input or output is none.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "top draws on a terminal, and standard input or output is none; `underpass top --once` (or --json) prints the rates once"
+    "top draws on a terminal, and standard input or output is none; `underpass top --once` (or --json) prints the \
+     rates once"
 )]
 struct NoTerminal;
 
@@ -93,8 +94,8 @@ fn until_asked(screen: &mut Screen, list: &mut List, asked: &Asked) -> anyhow::R
     Ok(())
 }
 
-/// Waits for a key, or so long; whether the terminal is gone. That is not left to the reader of keys, which reads an end of file
-/// again and again.
+/// Waits for a key, or so long; whether the terminal is gone. That is not left to the reader of keys, which reads an
+/// end of file again and again.
 fn has_hung_up(patience: Duration) -> bool {
     let stdin = io::stdin();
     let mut keys = [PollFd::new(&stdin, PollFlags::IN)];

@@ -55,8 +55,8 @@ struct LinkCreate {
 }
 
 /// # Safety
-/// Each member of `attribute` that is an address must be that of memory as `command` asks for, alive and, where it is written
-/// to, lent to nobody else.
+/// Each member of `attribute` that is an address must be that of memory as `command` asks for, alive and, where it is
+/// written to, lent to nobody else.
 unsafe fn bpf<T>(command: libc::c_long, attribute: &mut T) -> io::Result<i32> {
     // SAFETY: an attribute of this size, which may be written to; what it refers to is the caller's promise.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attribute), size_of::<T>()) };

@@ -1,10 +1,10 @@
 //! The initial sequence numbers of connections, which a BPF program (`sock_ops`) notes when they are established.
 //!
-//! Two sockets are the ends of one connection if the numbers of one are those of the other mirrored, and no third socket
-//! has either. These are 64 bits that both hosts choose at random (RFC 6528), and no translation of addresses changes
-//! them. A proxy has two connections with numbers of their own. A middlebox that changes numbers, and data in the SYN (TCP
-//! Fast Open), leave ends that are not mirrored, and so not proven. A container may forge a third socket with the numbers of another
-//! one (TCP_REPAIR, in a user namespace of its own); then none of the three is proven.
+//! Two sockets are the ends of one connection if the numbers of one are those of the other mirrored, and no third
+//! socket has either. These are 64 bits that both hosts choose at random (RFC 6528), and no translation of addresses
+//! changes them. A proxy has two connections with numbers of their own. A middlebox that changes numbers, and data in
+//! the SYN (TCP Fast Open), leave ends that are not mirrored, and so not proven. A container may forge a third socket
+//! with the numbers of another one (TCP_REPAIR, in a user namespace of its own); then none of the three is proven.
 
 mod bpf;
 mod program;

@@ -1,7 +1,8 @@
 //! The BPF program, instruction by instruction (RFC 9669): no compiler and no type information of the kernel is needed,
 //! because all fields of `struct bpf_sock_ops` are part of the kernel's interface (include/uapi/linux/bpf.h).
 
-/// `op` of `struct bpf_sock_ops` and its values `BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB` and `BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB`.
+/// `op` of `struct bpf_sock_ops` and its values `BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB` and
+/// `BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB`.
 const OP: i16 = 0;
 const ACTIVE_ESTABLISHED: i32 = 4;
 const PASSIVE_ESTABLISHED: i32 = 5;
@@ -55,8 +56,8 @@ fn update(map: i32, key: i16, value: i16, how: i32) -> [u64; 8] {
     ]
 }
 
-/// Notes `numbers[cookie] = (snd_nxt, rcv_nxt)` and `holders[(snd_nxt, rcv_nxt)] = cookie`, or 0 where there is a holder already, for
-/// each socket that becomes established. The maps are given by their descriptors.
+/// Notes `numbers[cookie] = (snd_nxt, rcv_nxt)` and `holders[(snd_nxt, rcv_nxt)] = cookie`, or 0 where there is a
+/// holder already, for each socket that becomes established. The maps are given by their descriptors.
 pub fn program(numbers: i32, holders: i32) -> Vec<u64> {
     let note = [
         instruction(MOVE, 1, 6, 0, 0),

@@ -28,8 +28,8 @@ pub struct Acknowledge<'a> {
     pub confirmation: Option<Confirmation>,
     /// What came behind a gap.
     pub selective: Option<Selective<'a>>,
-    /// How many DTs have come that a router had marked, since the connection began, modulo 256; absent while none has. No standard
-    /// has it: an end says so only where the other has agreed ([`super::AdditionalOptions::MARKS`]).
+    /// How many DTs have come that a router had marked, since the connection began, modulo 256; absent while none has.
+    /// No standard has it: an end says so only where the other has agreed ([`super::AdditionalOptions::MARKS`]).
     pub marks: Option<u8>,
 }
 
@@ -61,7 +61,8 @@ impl Confirmation {
     }
 }
 
-/// Selective acknowledgement: runs of DT TPDUs that have come out of sequence. The upper end of a run is taken as inclusive.
+/// Selective acknowledgement: runs of DT TPDUs that have come out of sequence. The upper end of a run is taken as
+/// inclusive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Selective<'a> {
     octets: &'a [u8],
@@ -72,8 +73,8 @@ impl<'a> Selective<'a> {
     /// Runs at most: no header has room for more, whatever else is in it.
     pub const MOST: usize = 16;
 
-    /// Writes runs, first and last number of each, into `room`, and is what was written; of more than there is room for or than
-    /// [`Selective::MOST`] the first ones.
+    /// Writes runs, first and last number of each, into `room`, and is what was written; of more than there is room for
+    /// or than [`Selective::MOST`] the first ones.
     pub fn new(runs: impl Iterator<Item = (u32, u32)>, format: Format, room: &'a mut [u8]) -> Selective<'a> {
         let mut to = Writer::new(room);
         for (first, last) in runs.take(Selective::MOST) {

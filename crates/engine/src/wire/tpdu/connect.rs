@@ -1,9 +1,11 @@
 //! CR and CC TPDUs (X.224 §13.3, §13.4).
 //!
 //! ```text
-//! CR  2 0xE0 | CDT  3-4 0        5-6 SRC-REF  7 class and options  - up to 32 octets of user data; 128 octets at most in all
+//! CR  2 0xE0 | CDT  3-4 0        5-6 SRC-REF  7 class and options  - up to 32 octets of user data
 //! CC  2 0xD0 | CDT  3-4 DST-REF  5-6 SRC-REF  7 class and options  - up to 32 octets of user data
 //! ```
+//! A CR has 128 octets at most in all.
+//!
 //! The credit has four bits whatever the format: a larger window is opened by the first AKs.
 
 use super::parameter::{self, Parameter};
@@ -182,8 +184,8 @@ impl<'a> Parameters<'a> {
         self.options.unwrap_or_default()
     }
 
-    /// Octets of the longest TPDU, as they say it: in units of 128 octets where they do, and 128 where they do not at all
-    /// (X.224 §13.3.4).
+    /// Octets of the longest TPDU, as they say it: in units of 128 octets where they do, and 128 where they do not at
+    /// all (X.224 §13.3.4).
     pub fn longest_tpdu(&self) -> u32 {
         let power = || self.tpdu_size.map_or(128, |it| it.octets() as u32);
         self.preferred_size.map_or_else(power, |units| units.saturating_mul(128))

@@ -5,7 +5,8 @@
 //! extended  2 0xF0 | ROA  3-4 DST-REF  5-8 EOT, TPDU-NR of 31 bits
 //! class 0   2 0xF0        3 EOT
 //! ```
-//! EOT is bit 8 of octet 5 in both formats; RFC 905 §13.7.3 has it in octet 8 of the extended one, which no implementation does.
+//! EOT is bit 8 of octet 5 in both formats; RFC 905 §13.7.3 has it in octet 8 of the extended one, which no
+//! implementation does.
 
 use super::{Code, Format, Header, Malformed, number, number_octets, parameter, reference};
 use crate::wire::{NoRoom, Writer};

@@ -36,7 +36,8 @@ pub struct ErrorReport<'a> {
 }
 
 impl<'a> ErrorReport<'a> {
-    /// Octets of what was rejected at most: with them and a checksum it is as long as any TPDU may be, which is 128 octets.
+    /// Octets of what was rejected at most: with them and a checksum it is as long as any TPDU may be, which is 128
+    /// octets.
     pub const MOST: usize = 128 - ErrorReport::FIXED - 4 - 2;
     const FIXED: usize = 5;
 

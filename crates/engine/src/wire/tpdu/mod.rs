@@ -1,4 +1,5 @@
-//! Transport protocol data units of classes 0, 2 and 4 (X.224 §13, RFC 905 §13), and those that only other classes send.
+//! Transport protocol data units of classes 0, 2 and 4 (X.224 §13, RFC 905 §13), and those that only other classes
+//! send.
 //!
 //! ```text
 //!  1  length indicator (LI): octets of the header, itself not counted; at most 254
@@ -7,8 +8,8 @@
 //!  -  parameters: code, length, value; in any order, the last of two alike counts
 //!  -  user data
 //! ```
-//! Which format a connection's numbers have was negotiated, so that a TPDU is looked up by its DST-REF ([`Envelope`]) before it
-//! is parsed.
+//! Which format a connection's numbers have was negotiated, so that a TPDU is looked up by its DST-REF ([`Envelope`])
+//! before it is parsed.
 
 mod acknowledge;
 mod connect;
@@ -106,7 +107,8 @@ pub enum Code {
 }
 
 impl Code {
-    /// The code in octet 2. The low bits of some are a credit or the request of acknowledgement, those of the others zero.
+    /// The code in octet 2. The low bits of some are a credit or the request of acknowledgement, those of the others
+    /// zero.
     #[inline]
     fn of(octet: u8) -> Option<Code> {
         let (code, free) = match octet & 0xf0 {
@@ -426,7 +428,8 @@ impl<'t, 'w> Header<'t, 'w> {
     }
 }
 
-/// Number and first bit of the field at `from` of a header: EOT in DT, which other kinds have too and always set or always clear.
+/// Number and first bit of the field at `from` of a header: EOT in DT, which other kinds have too and always set or
+/// always clear.
 #[inline]
 fn number(header: &[u8], from: usize, format: Format) -> Result<(u32, bool), Malformed> {
     let word = match (format, header.get(from..)) {

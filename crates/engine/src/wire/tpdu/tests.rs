@@ -365,7 +365,10 @@ proptest! {
     }
 
     #[test]
-    fn any_octets_are_parsed_or_refused(octets in prop_oneof![vec(any::<u8>(), 0..60), plausible()], format in format()) {
+    fn any_octets_are_parsed_or_refused(
+        octets in prop_oneof![vec(any::<u8>(), 0..60), plausible()],
+        format in format(),
+    ) {
         match Tpdu::parse(&octets, format) {
             Ok((tpdu, rest)) => {
                 let is_data = matches!(tpdu, Tpdu::Dt(_) | Tpdu::BasicDt(_));

@@ -38,8 +38,8 @@ pub struct Ab {
 }
 
 impl Ab {
-    /// Every way of loading a server whose answers have `length` bytes: a connection for each request and kept connections, by
-    /// one client, a few and many.
+    /// Every way of loading a server whose answers have `length` bytes: a connection for each request and kept
+    /// connections, by one client, a few and many.
     pub fn every_way(program: &Path, length: usize) -> Vec<Ab> {
         let with = |keep_alive| move |clients| Ab { program: program.into(), clients, keep_alive, length };
         [false, true].into_iter().flat_map(|keep_alive| [1, 8, MOST_CLIENTS].map(with(keep_alive))).collect()
@@ -99,8 +99,9 @@ fn told(output: &str, percentiles: &str, length: usize) -> Result<Told> {
 mod tests {
     use super::*;
 
-    const OUTPUT: &str = "Server Software:        nginx/1.22.1\nServer Hostname:        127.0.0.1\nServer Port:            \
-        8181\n\nDocument Path:          /file\nDocument Length:        1024 bytes\n\nConcurrency Level:      8\n\
+    const OUTPUT: &str = "Server Software:        nginx/1.22.1\nServer Hostname:        127.0.0.1\nServer \
+        Port:            8181\n\nDocument Path:          /file\nDocument Length:        1024 bytes\n\nConcurrency \
+        Level:      8\n\
         Time taken for tests:   2.000 seconds\nComplete requests:      25480\nFailed requests:        0\n\
         Total transferred:      32105\nRequests per second:    12739.87 [#/sec] (mean)\n\
         Time per request:       0.628 [ms] (mean)\n  99%      1\n";

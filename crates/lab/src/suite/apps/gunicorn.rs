@@ -1,5 +1,5 @@
-//! gunicorn, a server for Python, and ab: one worker that takes one connection after the other or, where connections are
-//! kept, has a thread for each of its clients.
+//! gunicorn, a server for Python, and ab: one worker that takes one connection after the other or, where connections
+//! are kept, has a thread for each of its clients.
 
 use std::fs;
 use std::path::PathBuf;

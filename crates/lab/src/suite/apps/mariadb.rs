@@ -1,5 +1,5 @@
-//! MariaDB with sysbench: single rows by their key, and transactions that read and write. Both ends have a thread for each
-//! connection.
+//! MariaDB with sysbench: single rows by their key, and transactions that read and write. Both ends have a thread for
+//! each connection.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -168,11 +168,12 @@ fn counts(text: &str) -> Option<(f64, f64)> {
 mod tests {
     use super::*;
 
-    const OUTPUT: &str = "SQL statistics:\n    queries performed:\n        read:                            8638\n        \
-        total:                           12340\n    transactions:                        617    (205.33 per sec.)\n    \
-        queries:                             12340  (4106.59 per sec.)\n    ignored errors:                      0      \
-        (0.00 per sec.)\n\nGeneral statistics:\n    total time:                          3.0040s\n\nLatency (ms):\n         \
-        min:                                    3.01\n         99th percentile:                       10.27\n";
+    const OUTPUT: &str = "SQL statistics:\n    queries performed:\n        read:                            \
+        8638\n        total:                           12340\n    transactions:                        617    (205.33 \
+        per sec.)\n    queries:                             12340  (4106.59 per sec.)\n    ignored \
+        errors:                      0      (0.00 per sec.)\n\nGeneral statistics:\n    total \
+        time:                          3.0040s\n\nLatency (ms):\n         min:                                    \
+        3.01\n         99th percentile:                       10.27\n";
 
     #[test]
     fn sysbench_is_understood() {

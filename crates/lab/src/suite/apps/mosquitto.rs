@@ -1,5 +1,6 @@
-//! mosquitto, a broker of MQTT messages: one publisher that reads lines from a file, one subscriber, nothing acknowledged
-//! (QoS 0). Started by root the broker becomes a user of its own, as packages have it: then its connections stay on kernel TCP.
+//! mosquitto, a broker of MQTT messages: one publisher that reads lines from a file, one subscriber, nothing
+//! acknowledged (QoS 0). Started by root the broker becomes a user of its own, as packages have it: then its
+//! connections stay on kernel TCP.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, Permissions};

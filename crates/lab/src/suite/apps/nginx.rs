@@ -64,7 +64,8 @@ struct Wrk {
     wrk: PathBuf,
     /// Worker processes of nginx, and threads of wrk.
     workers: u32,
-    /// Whether each connection waits for [`WAIT`]. Then both sides bear the same load, so that their percentiles can be compared.
+    /// Whether each connection waits for [`WAIT`]. Then both sides bear the same load, so that their percentiles can be
+    /// compared.
     waits: bool,
 }
 

@@ -134,7 +134,8 @@ mod tests {
     const OUTPUT: &str = "pgbench (15.20 (Debian 15.20-0+deb12u1))\ntransaction type: <builtin: select only>\n\
         scaling factor: 1\nquery mode: simple\nnumber of clients: 1\nnumber of threads: 1\nmaximum number of tries: 1\n\
         duration: 1 s\nnumber of transactions actually processed: 9714\nnumber of failed transactions: 0 (0.000%)\n\
-        latency average = 0.103 ms\ninitial connection time = 2.711 ms\ntps = 9739.115243 (without initial connection time)\n";
+        latency average = 0.103 ms\ninitial connection time = 2.711 ms\ntps = 9739.115243 (without initial connection \
+        time)\n";
 
     #[test]
     fn pgbench_is_understood() {

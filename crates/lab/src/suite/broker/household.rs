@@ -170,7 +170,8 @@ impl Household {
         Ok([self.helper(lab, session, program, server)?, self.helper(lab, session, program, client)?])
     }
 
-    /// A server and a client of one helper program, pinned to the processors of `pair` if there is one, both to their end.
+    /// A server and a client of one helper program, pinned to the processors of `pair` if there is one, both to their
+    /// end.
     ///
     /// # Errors
     /// Either of them cannot be started, fails, finds a wrong byte, or hangs.

@@ -1,4 +1,5 @@
-//! What it costs that `underpassd` leads two ends to each other: programs of two users against programs of one, and meeting.
+//! What it costs that `underpassd` leads two ends to each other: programs of two users against programs of one, and
+//! meeting.
 //!
 //! Only root can take part: it runs programs as users that the system has, and a daemon of its own for them.
 

@@ -151,7 +151,8 @@ fn nginx_with_wrk(
     fs::create_dir(folder.path().join("html"))?;
     fs::write(folder.path().join("html/file"), [b'u'; 1024])?;
     std::os::unix::fs::chown(folder.path(), Some(of_server.id), Some(of_server.group))?;
-    // Where both ends are of one user, nginx is this user's from the start. Otherwise it is root's and becomes another one's.
+    // Where both ends are of one user, nginx is this user's from the start. Otherwise it is root's and becomes another
+    // one's.
     let root = User { id: 0, group: 0 };
     let starts = if ends == Ends::TwoUsers { root } else { of_server };
     let directive =

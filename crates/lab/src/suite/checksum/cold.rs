@@ -88,7 +88,8 @@ impl Cold {
         Ok((submitted * size) as f64 / begin.elapsed().as_secs_f64())
     }
 
-    /// A batch by itself: how long it takes, and how much of that the processor hands it over and takes the verdicts, in ns.
+    /// A batch by itself: how long it takes, and how much of that the processor hands it over and takes the verdicts,
+    /// in ns.
     ///
     /// # Errors
     /// The GPU fails.

@@ -1,5 +1,5 @@
-//! What sums cost the processor: every variant, alone and together with a copy, of packets that are in the first levels of its cache
-//! and of such that are in none, beside other libraries and beside the copy alone.
+//! What sums cost the processor: every variant, alone and together with a copy, of packets that are in the first levels
+//! of its cache and of such that are in none, beside other libraries and beside the copy alone.
 
 use std::cell::RefCell;
 use std::fmt::{self, Debug, Formatter};

@@ -38,8 +38,8 @@ impl Socket {
         }
     }
 
-    /// Frames that wait to be received into: for the kernel's copy into a burst, which are in the cache from the last, or for all that
-    /// may be under way.
+    /// Frames that wait to be received into: for the kernel's copy into a burst, which are in the cache from the last,
+    /// or for all that may be under way.
     pub(super) fn room(self) -> usize {
         if self == Socket::Packet { BURST } else { 512 }
     }

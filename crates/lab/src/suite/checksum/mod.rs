@@ -1,5 +1,5 @@
-//! Checksums: what they cost on the processor, and on the receive path of Tsubouchi, Hasegawa, Taniguchi, Nakano and Matsuoka
-//! ("Offloading TCP/IP checksum to a GPU"): skipped, by the processor, or by a GPU.
+//! Checksums: what they cost on the processor, and on the receive path of Tsubouchi, Hasegawa, Taniguchi, Nakano and
+//! Matsuoka ("Offloading TCP/IP checksum to a GPU"): skipped, by the processor, or by a GPU.
 
 mod cold;
 mod kernels;
@@ -117,7 +117,8 @@ fn add_path(lab: &Lab, gpu: Option<&Rc<Gpu>>, chosen: &mut Chosen, missing: &mut
     let Some(path) = open_path(lab, missing) else { return };
     let gpu = if gpu.is_some() { &Way::GPU[..] } else { &[] };
     let receive = |socket, size, ways: [&[Way]; 2]| Receive { path: path.clone(), socket, size, ways: ways.concat() };
-    // The first is judged: by its throughput against none, and by what it leaves of the processor against the scalar way.
+    // The first is judged: by its throughput against none, and by what it leaves of the processor against the scalar
+    // way.
     let (simd_first, gpu_first) = ([&Way::PROCESSOR[..], gpu], [gpu, &Way::PROCESSOR[..]]);
     for socket in Socket::ALL {
         for &size in if lab.quick { &QUICK_SIZES[..] } else { &SIZES } {

@@ -1,5 +1,5 @@
-//! What a GPU sums by itself, without a receive path: at which rate, and from which size of batch on it pays, as measured and as
-//! predicted.
+//! What a GPU sums by itself, without a receive path: at which rate, and from which size of batch on it pays, as
+//! measured and as predicted.
 
 use std::cell::RefCell;
 use std::rc::Rc;

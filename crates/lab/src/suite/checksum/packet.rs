@@ -1,5 +1,5 @@
-//! The packets of the receive path: behind the driver's header, a number, the Internet checksum, and octets that have none of
-//! their own. Some are spoiled, and only a way that looks at them finds which.
+//! The packets of the receive path: behind the driver's header, a number, the Internet checksum, and octets that have
+//! none of their own. Some are spoiled, and only a way that looks at them finds which.
 
 use underpass_checksum::internet::Sum;
 

@@ -1,5 +1,5 @@
-//! The receive path: packets over a cable between two network namespaces, to a receiver that wants the sum of each, and sleeps
-//! while there is none.
+//! The receive path: packets over a cable between two network namespaces, to a receiver that wants the sum of each, and
+//! sleeps while there is none.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -146,7 +146,8 @@ mod tests {
     use crate::suite::checksum::load::Socket;
     use crate::suite::checksum::sums::Way;
 
-    /// With a double of the GPU, which is slow: few packets, but all ways and both sockets, whole packets and such in pieces.
+    /// With a double of the GPU, which is slow: few packets, but all ways and both sockets, whole packets and such in
+    /// pieces.
     #[test]
     fn every_way_finds_the_packets_that_are_spoiled() {
         let Some(processors) = Pair::pick() else { return println!("SKIPPED: it takes two processors") };

@@ -1,5 +1,5 @@
-//! The paper's measurements of its receive path: throughput by size (figure 5), the processor's idle share at a load (table 4),
-//! and where its time goes (table 5).
+//! The paper's measurements of its receive path: throughput by size (figure 5), the processor's idle share at a load
+//! (table 4), and where its time goes (table 5).
 
 use std::rc::Rc;
 
@@ -133,7 +133,8 @@ impl Experiment for Idle {
         let load = Plan::rate("load", format!("{}: load", self.receive.name()), Unit::BytesPerSecond);
         let share = LOAD * 100.0;
         plans.push(load.of_size(self.receive.size).note(format!(
-            "{share:.0} % of what the scalar way carries, at which all ways' idle shares of the receiver's processor are taken"
+            "{share:.0} % of what the scalar way carries, at which all ways' idle shares of the receiver's processor \
+             are taken"
         )));
         plans
     }

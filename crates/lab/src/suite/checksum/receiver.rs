@@ -1,4 +1,5 @@
-//! The receiver of the receive path, which has the sum of each packet computed and compares the verdict with what was sent.
+//! The receiver of the receive path, which has the sum of each packet computed and compares the verdict with what was
+//! sent.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering::{Acquire, Release};

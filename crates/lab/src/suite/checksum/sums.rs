@@ -1,4 +1,5 @@
-//! The sums of packets in buffers, each of which stays here until its sum is known, so that a GPU may read it where it is.
+//! The sums of packets in buffers, each of which stays here until its sum is known, so that a GPU may read it where it
+//! is.
 #![allow(unsafe_code, reason = "has a GPU read an arena")]
 
 use std::collections::VecDeque;
@@ -76,8 +77,8 @@ impl Sums {
             Way::Scalar => Engine::cpu(algorithm, Variant::Scalar),
             Way::Simd => Engine::cpu(algorithm, Variant::fastest()),
             Way::GpuStaged => Engine::gpu_staged(gpu()?, algorithm, limits)?,
-            // SAFETY: the arena's memory stays as long as a handle to it, which goes after the engine. A buffer is the right to its
-            // octets, and stays in `waiting` until the engine has told of it.
+            // SAFETY: the arena's memory stays as long as a handle to it, which goes after the engine. A buffer is the
+            // right to its octets, and stays in `waiting` until the engine has told of it.
             Way::GpuUmem => unsafe { Engine::gpu_umem(gpu()?, algorithm, limits, arena.memory()) }?,
         };
         let (arena, verdicts) = (arena.clone(), Vec::with_capacity(4 * limits.packets));

@@ -22,8 +22,8 @@ pub const CLUSTER: usize = 2048;
 /// Messages that are handed over together, and octets, which are not to leave the processor's cache meanwhile.
 pub const BATCH: usize = 64;
 pub const BATCH_OCTETS: usize = 128 << 10;
-/// Frames to receive into, of short and of long messages. The kernel writes to one after the other, however few hold something: no
-/// more of them than the processor's cache holds.
+/// Frames to receive into, of short and of long messages. The kernel writes to one after the other, however few hold
+/// something: no more of them than the processor's cache holds.
 const ROOM_SHORT: usize = 2048;
 const ROOM_LONG: usize = 512;
 /// Frames to copy into; and all.
@@ -83,7 +83,8 @@ pub enum Layout {
     /// In frames that are as full as they can be, with the header in front of the first octets. That is the shortest
     /// chain, and what a program would write that is compared with UDP, where a message is one piece.
     Frames,
-    /// As in the paper: in clusters, behind a header in a buffer by itself; with the header in one if it fits a cluster.
+    /// As in the paper: in clusters, behind a header in a buffer by itself; with the header in one if it fits a
+    /// cluster.
     Clusters,
 }
 

@@ -1,5 +1,5 @@
-//! A message: words of which the first is its number, and each further one follows from the number and its place. What is lost,
-//! repeated, displaced or changed shows. `programs/datagram.c` writes the same.
+//! A message: words of which the first is its number, and each further one follows from the number and its place. What
+//! is lost, repeated, displaced or changed shows. `programs/datagram.c` writes the same.
 
 /// What one word has more than the last.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

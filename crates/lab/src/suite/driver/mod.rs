@@ -1,5 +1,6 @@
-//! Link drivers over a veth pair between two network namespaces: messages in one direction, as fast as they go, by kernel UDP, a
-//! packet socket and AF_XDP, and by the link over UDP sockets against a plain pair of programs that send the same segments. The experiments are those of "Adaptive device driver for over-Gbps links" (FreeBSD, OC-48c and
+//! Link drivers over a veth pair between two network namespaces: messages in one direction, as fast as they go, by
+//! kernel UDP, a packet socket and AF_XDP, and by the link over UDP sockets against a plain pair of programs that send
+//! the same segments. The experiments are those of "Adaptive device driver for over-Gbps links" (FreeBSD, OC-48c and
 //! 10GbE): algorithms of completion, and how much is copied of a packet that lies in pieces, fixed and adaptive.
 //!
 //! What is counted is what arrives, and every message is looked at.
@@ -131,7 +132,8 @@ fn rate(group: &str, what: &str, size: u64) -> Plan {
     Plan::rate(group, format!("{}, {what}", unit::size(size)), Unit::PerSecond).of_size(size)
 }
 
-/// What the fixed ways came to. The best is the one with the best median so far: the best of one sample is also the luckiest.
+/// What the fixed ways came to. The best is the one with the best median so far: the best of one sample is also the
+/// luckiest.
 #[derive(Debug, Default)]
 struct Fixed {
     /// The rates by way, then by sample.
@@ -167,7 +169,10 @@ impl Experiment for Kernel {
         let name = |what: &str| format!("{}, AF_XDP {}: {what}", unit::size(size), curve::CALL);
         let time = |group, what: &str| {
             let plan = Plan::duration(group, name(what)).of_size(size);
-            plan.note("processor time for each message that arrives; the kernel's work for the receiver counts for the sender")
+            plan.note(
+                "processor time for each message that arrives; the kernel's work for the receiver counts for the \
+                       sender",
+            )
         };
         let lost = Plan::cost("lost", name("lost messages"), Unit::Percent).of_size(size);
         vec![
@@ -210,7 +215,8 @@ impl Experiment for Sockets {
         let delivered = Plan::rate(curve::SOCKETS, name("delivered"), Unit::PerSecond).of_size(size);
         // Packets are judged that fit an Ethernet's, since those are what a network has.
         let judged = |plan: Plan| if size == SEGMENTS[1] { plan.target(Target::TimesBetter(0.8)) } else { plan };
-        let both = "processor time of sending one and of receiving one; the target is at most 1.25 times as much as the plain pair's";
+        let both = "processor time of sending one and of receiving one; the target is at most 1.25 times as much as \
+                    the plain pair's";
         vec![
             judged(delivered),
             judged(time("both ends")).note(both),

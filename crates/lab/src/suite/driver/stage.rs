@@ -77,8 +77,8 @@ impl Stage {
         Ok(Stage { cable: Cable::new(MTU)? })
     }
 
-    /// How many messages of `size` octets the sender's processor sends in a second of its own over a packet socket. No more are
-    /// under way than the receiver has room for.
+    /// How many messages of `size` octets the sender's processor sends in a second of its own over a packet socket. No
+    /// more are under way than the receiver has room for.
     pub fn packet(&self, lab: &Lab, size: u64) -> Result<f64> {
         Ok(1e9 / self.frames(lab, Way::Packet, size as usize, lab.clock(), true)?.sender)
     }

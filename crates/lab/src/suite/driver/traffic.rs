@@ -80,8 +80,8 @@ pub struct Receiving {
     pub waiting: Waiting,
 }
 
-/// What was received, how long it came, what it took of the processor to listen and for how long that was, and how long each
-/// message took that came by itself.
+/// What was received, how long it came, what it took of the processor to listen and for how long that was, and how long
+/// each message took that came by itself.
 #[derive(Debug)]
 pub struct Received {
     pub delivered: u64,
@@ -197,7 +197,8 @@ pub fn send_one_by_one(
     Ok(())
 }
 
-/// Nanoseconds from when a receiver asks for a message that is there already until it has it, one message after the other.
+/// Nanoseconds from when a receiver asks for a message that is there already until it has it, one message after the
+/// other.
 pub fn notice([from, to]: [End; 2], size: usize, seconds: f64) -> Result<Vec<f64>> {
     let ([mut from, mut to], mut out, mut come, mut wait) = ([from, to], VecDeque::new(), Vec::new(), Wait::default());
     for buffer in to.free.drain(..room(size)) {

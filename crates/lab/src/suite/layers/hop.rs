@@ -29,7 +29,8 @@ fn primitives(count: u32) -> impl Iterator<Item = Indication> {
     tower::buffers(count).into_iter().map(|buffer| Indication::Data { cep: Cep(0), buffer, end: true })
 }
 
-/// Takes the next one as soon as it is there; an error where none comes, since the other thread is gone or never gets a processor.
+/// Takes the next one as soon as it is there; an error where none comes, since the other thread is gone or never gets a
+/// processor.
 fn next(from: &mut Receiver<Indication>) -> Result<Indication> {
     for _ in 0..PATIENCE {
         for _ in 0..POLLS {

@@ -1,9 +1,9 @@
-//! The protocol engine: the same transport layer once, twice and three times on a looped-back link, with kinds of work on the user
-//! data in every layer, in line and by a thread for each layer. The experiment, and the way to count, are those of Sato, Kato and
-//! Suzuki ("Layer-parallel protocol processing", HIPPI and TP4).
+//! The protocol engine: the same transport layer once, twice and three times on a looped-back link, with kinds of work
+//! on the user data in every layer, in line and by a thread for each layer. The experiment, and the way to count, are
+//! those of Sato, Kato and Suzuki ("Layer-parallel protocol processing", HIPPI and TP4).
 //!
-//! One stack sends to itself: the link's output is its input, and copies each packet as a device does. One processor's work is thus
-//! both ends' work.
+//! One stack sends to itself: the link's output is its input, and copies each packet as a device does. One processor's
+//! work is thus both ends' work.
 
 mod hop;
 mod tower;

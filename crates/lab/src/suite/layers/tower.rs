@@ -112,8 +112,8 @@ impl Tower {
         let until = begin + Duration::from_secs_f64(seconds);
         let tally = self.drive(false, |tally| {
             ensure!(begin.elapsed() < PATIENCE, "{self:?} does not get on: {tally:?}");
-            // Long messages are slow to come where every octet is touched six times. Where other work keeps the threads waiting,
-            // messages come all at one time, late: what is counted has to be of some duration.
+            // Long messages are slow to come where every octet is touched six times. Where other work keeps the threads
+            // waiting, messages come all at one time, late: what is counted has to be of some duration.
             let lasts = tally.duration().is_some_and(|it| it.as_secs_f64() >= seconds / 2.0);
             Ok(Instant::now() >= until && tally.messages.load(Relaxed) >= 4 && lasts)
         })?;
@@ -180,8 +180,8 @@ impl Tower {
         let bottom = if layers == 0 { top } else { stack::config(top, 0, layers) };
         let headroom = (HEADERS + (layers + 1) * DT_HEADER as usize).next_multiple_of(64) as u32;
         let frame_size = (headroom + bottom.tpdu_size + HEADERS as u32).next_multiple_of(64);
-        // The lowest layer has not acknowledged yet what the uppermost one has. Every tower has as many buffers as the highest:
-        // how fast the link copies depends on how much memory goes round.
+        // The lowest layer has not acknowledged yet what the uppermost one has. Every tower has as many buffers as the
+        // highest: how fast the link copies depends on how much memory goes round.
         let lowest = usize::from(stack::config(top, 0, HIGHEST as usize).credit);
         let (sent, received) = (credit as usize + lowest, lowest + OWN);
         let frames = (sent + received + layers * OWN) as u32;
@@ -216,8 +216,8 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Nanoseconds of processor time of a TPDU of 1,408 octets from one stack to another and its share of an acknowledgement, over so many
-/// of them, `batch` at a time.
+/// Nanoseconds of processor time of a TPDU of 1,408 octets from one stack to another and its share of an
+/// acknowledgement, over so many of them, `batch` at a time.
 pub fn per_tpdu(checksum: bool, batch: usize, tpdus: u64) -> Result<f64> {
     let (arena, mut all) = Arena::new(Geometry { frames: 1024, frame_size: 2048, headroom: 128 });
     let links = Loopback::passing(&arena, 1500);

@@ -58,8 +58,8 @@ impl SurveyRecord {
         writeln!(file, "# {date}; seed {seed}")?;
         writeln!(
             file,
-            "sender,receiver,via,emulated,tool,metric,size_bytes,flows,load,path,unit,sample,at,value,p50_ns,p99_ns,p999_ns,\
-             seconds,bytes,exchanges,sender_time_ns,receiver_time_ns,via_time_ns"
+            "sender,receiver,via,emulated,tool,metric,size_bytes,flows,load,path,unit,sample,at,value,p50_ns,p99_ns,\
+             p999_ns,seconds,bytes,exchanges,sender_time_ns,receiver_time_ns,via_time_ns"
         )?;
         for series in &self.series {
             for (number, sample) in series.samples.iter().enumerate() {
@@ -84,8 +84,8 @@ impl SurveyRecord {
         let times = [sample.sender_time, sample.receiver_time].map(|time| time.to_string()).join(",");
         let via_time = text(sample.via_time);
         format!(
-            "{sender},{receiver},{via},{emulated},{words},{size},{flows},{state},{unit},{number},{},{},{percentiles},{},{counts},\
-             {times},{via_time}",
+            "{sender},{receiver},{via},{emulated},{words},{size},{flows},{state},{unit},{number},{},{},{percentiles},\
+             {},{counts},{times},{via_time}",
             sample.at, sample.value, sample.seconds
         )
     }
@@ -111,8 +111,8 @@ pub enum ReadError {
         error: serde_json::Error,
     },
     /// It is of another version of the format.
-    #[error("{} has version {found} of the format and this software reads version {SCHEMA}; read it with the version of \
-             Underpass that wrote it, or measure again", path.display())]
+    #[error("{} has version {found} of the format and this software reads version {SCHEMA}; read it with the version \
+             of Underpass that wrote it, or measure again", path.display())]
     Schema {
         /// The file.
         path: PathBuf,

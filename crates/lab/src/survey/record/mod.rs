@@ -1,7 +1,7 @@
 //! The record of a survey: every sample of every ordered pair of endpoints, and what was left out.
 //!
-//! docs/json.md describes the fields for other programs. [`SCHEMA`] grows when a field changes its meaning. Here are the parts of a
-//! record; `file` writes and reads them.
+//! docs/json.md describes the fields for other programs. [`SCHEMA`] grows when a field changes its meaning. Here are
+//! the parts of a record; `file` writes and reads them.
 
 mod endpoint;
 mod file;
@@ -28,7 +28,8 @@ pub const SCHEMA: u32 = 1;
 /// What [`Head::format`] is, so that a reader can tell a survey from another record of Underpass.
 pub const FORMAT: &str = "underpass-survey";
 
-/// Most samples of one survey: as many as a record can have that is read again ([`MOST_OF_RECORD`](crate::input::MOST_OF_RECORD)).
+/// Most samples of one survey: as many as a record can have that is read again
+/// ([`MOST_OF_RECORD`](crate::input::MOST_OF_RECORD)).
 pub const MOST_SAMPLES: usize = 80_000;
 
 /// One survey.

@@ -17,7 +17,8 @@ pub enum Metric {
     Throughput,
     /// Half the time there and back, in ns.
     Latency,
-    /// Time from the first byte of a file until the receiver has confirmed all of it over the same TLS connection, in ns.
+    /// Time from the first byte of a file until the receiver has confirmed all of it over the same TLS connection, in
+    /// ns.
     Tls,
 }
 

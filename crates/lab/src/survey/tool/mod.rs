@@ -1,6 +1,7 @@
 //! The existing tools: how each is called, and what it must print for its figure to count.
 //!
-//! Each parser takes nothing but what the tool prints when all went well; anything else is an error that says what was missing.
+//! Each parser takes nothing but what the tool prints when all went well; anything else is an error that says what was
+//! missing.
 
 pub mod iperf3;
 pub mod openssl;

@@ -1,7 +1,7 @@
 //! OpenSSL (openssl-s_server(1), openssl-s_client(1)): a connection over TLS, and the certificate for it.
 //!
-//! The receiver's s_server says [`READY`] when the handshake is done, and [`CONFIRMED`] when it has the whole file; so the sender
-//! measures with one clock, and without the start of two programs.
+//! The receiver's s_server says [`READY`] when the handshake is done, and [`CONFIRMED`] when it has the whole file; so
+//! the sender measures with one clock, and without the start of two programs.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,8 @@ pub fn serve(command: &mut Command, at: IpAddr, port: u16, with: &Certificate) {
     command.arg(&with.key).arg("-cert").arg(&with.certificate);
 }
 
-/// Arguments of a client. It asks for no certificate: what is measured is the work, between agents that know each other.
+/// Arguments of a client. It asks for no certificate: what is measured is the work, between agents that know each
+/// other.
 pub fn connect(command: &mut Command, to: SocketAddr) {
     command.args(["s_client", "-quiet", "-connect", &to.to_string()]);
 }

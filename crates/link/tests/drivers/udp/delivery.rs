@@ -93,7 +93,8 @@ fn a_burst_takes_few_calls() {
     });
     println!("calls to send and to receive: {calls:?}");
     let [(sends, receives), (alone, _)] = calls;
-    // 400 packets in messages of at most 46, 16 messages a call; and 200 that come in 5 messages, a call or two for each.
+    // 400 packets in messages of at most 46, 16 messages a call; and 200 that come in 5 messages, a call or two for
+    // each.
     assert!(sends <= 4 && alone >= 26, "{calls:?}");
     assert!(receives <= 200, "{calls:?}");
 }

@@ -97,7 +97,8 @@ fn what_does_not_fit_is_lost_and_counted() {
     assert_eq!((to.free.len(), returned.given.len(), returned.lent.len()), (32, 32, 0));
 }
 
-/// Frames made by hand, whatever they hold: what comes is what the kernel takes for a datagram of ours, and has a source.
+/// Frames made by hand, whatever they hold: what comes is what the kernel takes for a datagram of ours, and has a
+/// source.
 #[test]
 fn frames_of_any_contents_bring_no_packet_that_is_none() {
     let Some(cable) = dual_cable(1500) else { return };

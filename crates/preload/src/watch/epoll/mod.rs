@@ -203,8 +203,8 @@ pub fn tell_kernel() {
     }
 }
 
-/// An executed image is about to have the kernel's sets: it must not be told of room for which the program has not asked. A set on
-/// which a thread sleeps stays as it is, because the execution may fail and the thread has to be woken.
+/// An executed image is about to have the kernel's sets: it must not be told of room for which the program has not
+/// asked. A set on which a thread sleeps stays as it is, because the execution may fail and the thread has to be woken.
 pub fn leave_to_image() {
     for set in set::made().filter(|set| !set.is_interrupted() && !has_sleepers(set.epfd())) {
         register::calm_all(set);

@@ -72,8 +72,8 @@ pub(super) fn calm_all(set: &Set) {
     });
 }
 
-/// Wakes a sleeper by a descriptor of the library's own, where `fd` is not writable: the other end may read nothing before
-/// it is answered.
+/// Wakes a sleeper by a descriptor of the library's own, where `fd` is not writable: the other end may read nothing
+/// before it is answered.
 pub(super) fn sound_if_full(epfd: c_int, set: &Set, fd: c_int) {
     if set.has_alarm() || is_quiet() || port(fd).is_none_or(|port| has_kernel_room(&port)) {
         return;

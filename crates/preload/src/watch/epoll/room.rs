@@ -1,8 +1,8 @@
 //! Sets whose program waits for room in a ring. The kernel's own buffers are empty meanwhile, and it must not report
 //! room. Nothing reports room in the ring, so the set sleeps briefly and looks.
 //!
-//! A registration for which the set looks ([`Room`]) stays active. As soon as the set cannot look (the direction leaves the ring,
-//! the socket or the set goes elsewhere), the kernel gets its registration back, and reports its own room.
+//! A registration for which the set looks ([`Room`]) stays active. As soon as the set cannot look (the direction leaves
+//! the ring, the socket or the set goes elsewhere), the kernel gets its registration back, and reports its own room.
 
 use super::register::register;
 use super::{EDGE, ONCE, OUT, has_sleepers, port};

@@ -57,8 +57,8 @@ pub fn wake_by_itself(connection: Connection) {
     }
 }
 
-/// `fd` is about to be closed, and its socket with it if it is the `last`: begins the number's next generation, in which
-/// nobody looks at the connection in a set any more.
+/// `fd` is about to be closed, and its socket with it if it is the `last`: begins the number's next generation, in
+/// which nobody looks at the connection in a set any more.
 pub fn forget_socket(connection: Connection, last: bool) {
     let generation = table::generation(connection.fd);
     if last && connection.end.is_watched() {

@@ -1,5 +1,5 @@
-//! A signal handler may interrupt its own thread inside a set. It defers its changes of the set, and the interrupted look makes
-//! them when it ends.
+//! A signal handler may interrupt its own thread inside a set. It defers its changes of the set, and the interrupted
+//! look makes them when it ends.
 
 use super::{Item, Set, State, made};
 use crate::connection::{self, references};

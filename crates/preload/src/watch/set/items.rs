@@ -1,5 +1,5 @@
-//! The memory of a set's registrations, by descriptor: it grows with what it holds, since a program may have a set for each
-//! of its connections.
+//! The memory of a set's registrations, by descriptor: it grows with what it holds, since a program may have a set for
+//! each of its connections.
 
 use super::State;
 use super::item::{Item, NONE};

@@ -40,7 +40,8 @@ struct State {
     members: *mut Members,
     member_count: usize,
     member_capacity: usize,
-    /// The pool that had no group left, and how many connections of it are left to the kernel before the set looks again.
+    /// The pool that had no group left, and how many connections of it are left to the kernel before the set looks
+    /// again.
     full_pool: *const u8,
     looks_left: u32,
     items: *mut Items,
@@ -103,8 +104,8 @@ static MADE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
 /// A set has had an alarm.
 static ALARMS: AtomicBool = AtomicBool::new(false);
 
-/// In a forked child: the groups are the parent's. Inherited sets take groups of the child's own when they need them. The
-/// kernel's sets are shared with the parent, which brings them up to date.
+/// In a forked child: the groups are the parent's. Inherited sets take groups of the child's own when they need them.
+/// The kernel's sets are shared with the parent, which brings them up to date.
 pub fn after_fork() {
     for set in made() {
         set.groups.store(0, Relaxed);

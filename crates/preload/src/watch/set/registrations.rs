@@ -102,8 +102,8 @@ impl Set {
         self.changes.load(Relaxed)
     }
 
-    /// Changes the registration of `fd` (adds, changes, or with `None` removes it) without the kernel, if neither the old
-    /// one nor the new one is of a special kind, and nobody watches the set from outside.
+    /// Changes the registration of `fd` (adds, changes, or with `None` removes it) without the kernel, if neither the
+    /// old one nor the new one is of a special kind, and nobody watches the set from outside.
     pub fn change_later(&self, fd: i32, wanted: Option<(u32, u64)>, add: bool) -> Later {
         /// Bits of registrations that are level-triggered and of no special kind.
         const PLAIN: u32 = 0xffff;
