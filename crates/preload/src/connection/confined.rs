@@ -1,8 +1,9 @@
 //! The connections of a process that says which system calls it will make (seccomp(2)).
 
 use super::Connection;
-use super::handle::{CONFINED, handle};
+use super::handle::handle;
 use super::look::for_each;
+use super::state::Attachment;
 use crate::guest::{family, thread};
 use underpass_segment::raw::Answer;
 use underpass_segment::switch::{Port, Ready, Receive};
@@ -75,13 +76,13 @@ fn at(end: u32) -> Option<Connection> {
 impl Connection {
     /// Whether every call on it is the kernel's own, except for reading what is left in the ring.
     pub fn is_confined(&self) -> bool {
-        handle(self.index).is_some_and(|handle| handle.attached.load(Acquire) == CONFINED)
+        handle(self.index).is_some_and(|handle| handle.attachment.load(Acquire) == Attachment::Confined)
     }
 
     /// The port of a confined end, for a thread that does not ask for its number.
     pub fn confined_port(&self) -> Option<Port<'static>> {
         let handle = handle(self.index).filter(|_| self.is_confined())?;
-        // SAFETY: written before UNTOUCHED was stored, which came before CONFINED.
+        // SAFETY: written before Untouched was stored, which came before Confined.
         let channel = unsafe { (*handle.channel.get()).assume_init() };
         Some(self.port_with(channel, 0))
     }

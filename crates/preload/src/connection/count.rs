@@ -6,8 +6,9 @@
 //! unless it is the last one.
 
 use super::Connection;
-use super::handle::{BROUGHT, COUNTED, COUNTERS, Handle, REPORTED, UNCOUNTED, handle};
+use super::handle::{COUNTERS, Handle, handle};
 use super::look::for_each;
+use super::state::Usage;
 use crate::guest::{family, statistics};
 use underpass_segment::end::{End, Stage};
 use underpass_segment::reason::Reason;
@@ -31,9 +32,9 @@ impl Connection {
     /// Counts the connection where it is first used: a server may leave it to what it forks.
     pub fn count_use(&self) {
         let Some(handle) = handle(self.index) else { return };
-        let now = handle.counted.load(Relaxed);
-        if matches!(now, UNCOUNTED | BROUGHT)
-            && handle.counted.compare_exchange(now, COUNTED, Relaxed, Relaxed).is_ok()
+        let now = handle.usage.load(Relaxed);
+        if matches!(now, Usage::Unused | Usage::Brought)
+            && handle.usage.compare_exchange(now, Usage::Counted, Relaxed, Relaxed).is_ok()
             && let Some(record) = statistics::record()
         {
             self.end.counted.store(1, Relaxed);
@@ -43,8 +44,8 @@ impl Connection {
     }
 
     /// How this process counts the connection, for a program image that gets it: see [`after_execution`].
-    pub fn counted(&self) -> u32 {
-        handle(self.index).map_or(UNCOUNTED, |handle| handle.counted.load(Relaxed))
+    pub fn usage(&self) -> Usage {
+        handle(self.index).map_or(Usage::Unused, |handle| handle.usage.load(Relaxed))
     }
 }
 
@@ -62,14 +63,14 @@ pub fn count_reason(reason: Reason) {
 
 /// The connection came from a program image that had it as `counted`, if that is known, and was this very process
 /// (`same`) or another.
-pub fn after_execution(handle: &Handle, end: &End, counted: Option<u32>, same: bool) {
-    let unused = || if end.counted.load(Relaxed) == 0 { UNCOUNTED } else { BROUGHT };
+pub fn after_execution(handle: &Handle, end: &End, counted: Option<Usage>, same: bool) {
+    let unused = || if end.counted.load(Relaxed) == 0 { Usage::Unused } else { Usage::Brought };
     let counted = match counted.unwrap_or_else(unused) {
-        counted @ (COUNTED | REPORTED) if same => counted,
-        UNCOUNTED => UNCOUNTED,
-        _ => BROUGHT,
+        counted @ (Usage::Counted | Usage::Reported) if same => counted,
+        Usage::Unused => Usage::Unused,
+        _ => Usage::Brought,
     };
-    handle.counted.store(counted, Relaxed);
+    handle.usage.store(counted, Relaxed);
     handle.count_from_here(end);
 }
 
@@ -82,7 +83,7 @@ pub fn count_before_execution(goes_on: impl Fn(&Connection) -> bool) {
             connection.count_settled();
             if !goes_on(&connection) {
                 report(connection.end, index, connection.is_last());
-            } else if connection.counted() == COUNTED {
+            } else if connection.usage() == Usage::Counted {
                 report_carried(connection.end, index, false);
             }
         });
@@ -92,20 +93,20 @@ pub fn count_before_execution(goes_on: impl Fn(&Connection) -> bool) {
 /// This process is about to let go of the connection, perhaps as the `last`.
 pub fn report(end: &End, index: u32, last: bool) {
     let (Some(record), Some(handle)) = (statistics::record(), handle(index)) else { return };
-    let counted = handle.counted.load(Relaxed);
+    let counted = handle.usage.load(Relaxed);
     let untold = || counters(end).iter().any(|counter| counter.load(Relaxed) > 0);
     let tells = match counted {
-        COUNTED | REPORTED => true,
-        UNCOUNTED => last,
+        Usage::Counted | Usage::Reported => true,
+        Usage::Unused => last,
         _ => last && untold(),
     };
     if !tells {
         return;
     }
-    if !matches!(counted, COUNTED | REPORTED) {
+    if !matches!(counted, Usage::Counted | Usage::Reported) {
         record.connections.fetch_add(1, Relaxed);
     }
-    if handle.counted.swap(REPORTED, Relaxed) == REPORTED {
+    if handle.usage.swap(Usage::Reported, Relaxed) == Usage::Reported {
         // Reported already, except for what has been carried since.
     } else if end.stage() == Stage::Broken {
         // Even if the connection was fast: nothing else reports the fault.

@@ -1,6 +1,7 @@
 //! What this process keeps of an end, beside the end itself.
 
 use super::insiders::Insiders;
+use super::state::{Attachment, State, Usage};
 use crate::guest::memory::{PIECE, Sparse};
 use crate::guest::table;
 use core::cell::UnsafeCell;
@@ -25,11 +26,10 @@ pub struct Handle {
     pub was_plain: AtomicBool,
     /// The event in which the connection was found: see [`super::Connection::is_as_of`].
     pub found: AtomicU64,
-    /// [`ABSENT`], [`WORKING`], [`UNTOUCHED`], [`PRESENT`] or [`CONFINED`]: whether `channel` is there, and may be
-    /// used.
-    pub attached: AtomicU32,
+    /// Whether `channel` is there, and may be used.
+    pub attachment: State<Attachment>,
     /// Whether the connection is in the statistics: see [`super::count`].
-    pub counted: AtomicU32,
+    pub usage: State<Usage>,
     /// What the end's counters said when this process began to use it.
     pub before: [AtomicU64; COUNTERS],
     /// What the kernel had sent and received of it when it was settled: see [`super::Connection::settle`].
@@ -50,28 +50,6 @@ pub struct Unclaimed {
     pub next: AtomicU32,
 }
 
-/// The channel is not attached.
-pub const ABSENT: u32 = 0;
-/// A thread attaches it.
-pub const WORKING: u32 = 1;
-/// The channel is attached.
-pub const PRESENT: u32 = 2;
-/// The channel is attached, but this process has gone to the kernel path for good.
-pub const CONFINED: u32 = 3;
-/// As [`PRESENT`], but no send or receive has used it yet.
-pub const UNTOUCHED: u32 = 4;
-
-/// This process has not used it.
-pub const UNCOUNTED: u32 = 0;
-/// This process has used it, and will report how it fared.
-pub const COUNTED: u32 = 1;
-/// The process that forked this one has used it.
-pub const ELSEWHERE: u32 = 2;
-/// The process that handed it to this one has used it. If this process uses it, this process counts it too: the last
-/// process that has the connection may not know of it.
-pub const BROUGHT: u32 = 3;
-/// This process has reported how it fared.
-pub const REPORTED: u32 = 4;
 /// Counters of an end that are reported.
 pub const COUNTERS: usize = 6;
 
@@ -92,7 +70,7 @@ impl Handle {
         self.relinquished.store(false, Relaxed);
         // A connection that comes back after this process had reported it, or another connection with the same end, is
         // counted anew.
-        let _ = self.counted.compare_exchange(REPORTED, UNCOUNTED, Relaxed, Relaxed);
+        let _ = self.usage.compare_exchange(Usage::Reported, Usage::Unused, Relaxed, Relaxed);
         self.before.iter().for_each(|counter| counter.store(0, Relaxed));
         self.found.store(table::next_event(), Relaxed);
     }

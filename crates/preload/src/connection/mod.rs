@@ -18,6 +18,7 @@ mod settle;
 pub mod share;
 pub mod short_lived;
 mod shut_down;
+pub mod state;
 pub mod unclaimed;
 pub mod watchers;
 pub mod way;

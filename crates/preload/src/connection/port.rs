@@ -1,8 +1,9 @@
 //! The channel of a connection, and the port by which calls use it.
 
 use super::Connection;
-use super::handle::{ABSENT, CONFINED, Handle, PRESENT, UNTOUCHED, WORKING, handle};
+use super::handle::{Handle, handle};
 use super::inside::WAITING;
+use super::state::Attachment;
 use crate::guest::{family, settings, thread};
 use underpass_segment::channel::Channel;
 use underpass_segment::end::Stage;
@@ -18,7 +19,7 @@ impl Connection {
         if !self.attached(handle) {
             return None;
         }
-        // SAFETY: written before UNTOUCHED was stored; not written again while the handle is in use.
+        // SAFETY: written before Untouched was stored; not written again while the handle is in use.
         let channel = unsafe { (*handle.channel.get()).assume_init() };
         Some(self.port_with(channel, thread::number()))
     }
@@ -26,9 +27,9 @@ impl Connection {
     #[inline(always)]
     /// Whether the channel is there by now.
     pub fn attached(&self, handle: &Handle) -> bool {
-        match handle.attached.load(Acquire) {
-            PRESENT | UNTOUCHED => true,
-            CONFINED => false,
+        match handle.attachment.load(Acquire) {
+            Attachment::Present | Attachment::Untouched => true,
+            Attachment::Confined => false,
             // With signals held back: a signal handler that interrupted this and came here would wait for ever.
             _ => kernel::undisturbed(|| self.attach(handle)),
         }
@@ -36,18 +37,18 @@ impl Connection {
 
     #[cold]
     fn attach(&self, handle: &Handle) -> bool {
-        if handle.attached.compare_exchange(ABSENT, WORKING, AcqRel, Acquire).is_err() {
-            while handle.attached.load(Acquire) == WORKING {
+        if handle.attachment.compare_exchange(Attachment::Absent, Attachment::Working, AcqRel, Acquire).is_err() {
+            while handle.attachment.load(Acquire) == Attachment::Working {
                 clock::give_way();
             }
-            return matches!(handle.attached.load(Acquire), PRESENT | UNTOUCHED);
+            return matches!(handle.attachment.load(Acquire), Attachment::Present | Attachment::Untouched);
         }
         let channel = family::with_meeting_surely(|meeting| meeting.channel(self.end, Some(self.fd))).flatten();
         if let Some(channel) = channel {
-            // SAFETY: WORKING makes this thread the only writer, and nobody reads before UNTOUCHED.
+            // SAFETY: Working makes this thread the only writer, and nobody reads before Untouched.
             unsafe { (*handle.channel.get()).write(channel) };
         }
-        handle.attached.store(if channel.is_some() { UNTOUCHED } else { ABSENT }, Release);
+        handle.attachment.store(if channel.is_some() { Attachment::Untouched } else { Attachment::Absent }, Release);
         channel.is_some()
     }
 

@@ -1,8 +1,9 @@
 //! The references that processes have to an end. The process that drops the last reference tells the other end.
 
 use super::count::report;
-use super::handle::{ABSENT, CONFINED, HIGHEST, Handle, PRESENT, UNTOUCHED, Unclaimed, handle};
+use super::handle::{HIGHEST, Handle, Unclaimed, handle};
 use super::insiders::Kept;
+use super::state::Attachment;
 use super::{Connection, lent, lost, short_lived, unclaimed};
 use crate::guest::{family, thread};
 use underpass_segment::channel::Channel;
@@ -27,7 +28,10 @@ pub fn release(index: u32, fd: Option<i32>) {
         }
     };
     if before == 1 {
-        let attached = matches!(handle.attached.swap(ABSENT, AcqRel), PRESENT | UNTOUCHED | CONFINED);
+        let attached = matches!(
+            handle.attachment.swap(Attachment::Absent, AcqRel),
+            Attachment::Present | Attachment::Untouched | Attachment::Confined
+        );
         // SAFETY: it was there, and the last descriptor is gone.
         let channel = attached.then(|| unsafe { (*handle.channel.get()).assume_init() });
         if !handle.relinquished.swap(true, AcqRel) {

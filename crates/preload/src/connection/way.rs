@@ -1,7 +1,8 @@
 //! How the next call on a connection goes, and when it looks for its other end.
 
-use super::handle::{Handle, PRESENT, UNTOUCHED, handle};
+use super::handle::{Handle, handle};
 use super::references::take_back_what_is_left;
+use super::state::Attachment;
 use super::{Connection, io_uring, options};
 use crate::guest::{departure, family, filter, table};
 use underpass_segment::end::{End, Stage};
@@ -51,14 +52,15 @@ impl Connection {
 
     #[inline(always)]
     fn has_channel(&self) -> bool {
-        handle(self.index).is_some_and(|handle| handle.attached.load(Acquire) == PRESENT || self.begin_use(handle))
+        handle(self.index)
+            .is_some_and(|handle| handle.attachment.load(Acquire) == Attachment::Present || self.begin_use(handle))
     }
 
     /// The first send or receive of this process.
     #[cold]
     fn begin_use(&self, handle: &Handle) -> bool {
         let attached = self.attached(handle);
-        let _ = handle.attached.compare_exchange(UNTOUCHED, PRESENT, AcqRel, Acquire);
+        let _ = handle.attachment.compare_exchange(Attachment::Untouched, Attachment::Present, AcqRel, Acquire);
         self.count_use();
         attached
     }

@@ -2,10 +2,11 @@
 
 use super::handoff::carried::{self, Carried};
 use crate::connection::count::{after_execution, count_reason, forget_carried};
-use crate::connection::handle::{ABSENT, HIGHEST, Handle, UNCOUNTED, handle};
+use crate::connection::handle::{HIGHEST, Handle, handle};
 use crate::connection::leaving::end_lost;
 use crate::connection::look::for_each;
 use crate::connection::references::{bury, is_pool_used, take_back_what_is_left};
+use crate::connection::state::{Attachment, Usage};
 use crate::connection::way::Way;
 use crate::connection::{Connection, is_own};
 use crate::guest::table::{self, Known, Nonblocking, Socket};
@@ -94,8 +95,8 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     let end = family.end(index);
     end.nonblocking.store(is_nonblocking(fd, seen_before).into(), Relaxed);
     end.origin.store(seen_before.origin() as u8, Relaxed);
-    handle.attached.store(ABSENT, Relaxed);
-    handle.counted.store(UNCOUNTED, Relaxed);
+    handle.attachment.store(Attachment::Absent, Relaxed);
+    handle.usage.store(Usage::Unused, Relaxed);
     handle.inside.clear();
     handle.begin();
     HIGHEST.fetch_max(index + 1, Relaxed);

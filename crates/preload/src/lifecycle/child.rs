@@ -1,11 +1,12 @@
 //! A process is forked: the child has a reference to every end that it knows, and none of its parent's other threads.
 
 use super::adopt;
-use crate::connection::handle::{ABSENT, ELSEWHERE, HIGHEST, UNCOUNTED, WORKING, handle};
+use crate::connection::handle::{HIGHEST, handle};
 use crate::connection::insiders::Kept;
 use crate::connection::look::{for_each_end, forget_looks};
 use crate::connection::references::{drop_reference, take_back_what_is_left};
 use crate::connection::share::set_made_input;
+use crate::connection::state::{Attachment, Usage};
 use crate::connection::{lost, unclaimed};
 use crate::guest::departure::{self, Lending};
 use crate::guest::table::{self, Known};
@@ -165,10 +166,10 @@ pub fn set_up_child(counted: Option<&Counted>) {
         }
         handle.lookers.store(0, Relaxed);
         handle.relinquished.store(false, Relaxed);
-        if handle.counted.load(Relaxed) != UNCOUNTED {
-            handle.counted.store(ELSEWHERE, Relaxed);
+        if handle.usage.load(Relaxed) != Usage::Unused {
+            handle.usage.store(Usage::Elsewhere, Relaxed);
         }
-        let _ = handle.attached.compare_exchange(WORKING, ABSENT, Relaxed, Relaxed);
+        let _ = handle.attachment.compare_exchange(Attachment::Working, Attachment::Absent, Relaxed, Relaxed);
     }
     for fd in 0..table::highest() {
         let Known::Connection(index) = table::get(fd) else { continue };
@@ -182,7 +183,7 @@ pub fn set_up_child(counted: Option<&Counted>) {
         }
     }
     for (_, handle) in handles().filter(|(_, handle)| handle.descriptors.load(Relaxed) == 0) {
-        handle.attached.store(ABSENT, Relaxed);
+        handle.attachment.store(Attachment::Absent, Relaxed);
     }
     match counted {
         Some(counted) => {

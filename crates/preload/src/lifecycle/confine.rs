@@ -1,7 +1,8 @@
 //! A program is about to install a filter for its system calls (seccomp(2)): its connections go to kernel TCP first.
 
-use crate::connection::handle::{CONFINED, PRESENT, UNTOUCHED, handle};
+use crate::connection::handle::handle;
 use crate::connection::look::for_each;
+use crate::connection::state::Attachment;
 use crate::connection::{Connection, confined};
 use crate::guest::{family, forked};
 use crate::watch::epoll;
@@ -45,10 +46,10 @@ impl Connection {
         if !port.confine(until, is_seen) {
             return false;
         }
-        // At once, because from here on the ring is read in another way. In this order, because UNTOUCHED may become
-        // PRESENT.
-        for present in [UNTOUCHED, PRESENT] {
-            let _ = handle.attached.compare_exchange(present, CONFINED, AcqRel, Acquire);
+        // At once, because from here on the ring is read in another way. In this order, because Untouched may become
+        // Present.
+        for present in [Attachment::Untouched, Attachment::Present] {
+            let _ = handle.attachment.compare_exchange(present, Attachment::Confined, AcqRel, Acquire);
         }
         let has_rest = !port.is_plain();
         let is_followed = epoll::enter_rests(*self, has_rest);

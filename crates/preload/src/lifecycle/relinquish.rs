@@ -2,10 +2,11 @@
 //! get: it lets go of them, and keeps their descriptors.
 
 use crate::connection::Connection;
-use crate::connection::handle::{ABSENT, handle};
+use crate::connection::handle::handle;
 use crate::connection::leaving::end_lost;
 use crate::connection::look::for_each_end;
 use crate::connection::references::drop_reference;
+use crate::connection::state::Attachment;
 use crate::guest::family;
 use crate::guest::table::{self, Known};
 use crate::watch::epoll;
@@ -53,7 +54,7 @@ fn take_back(connection: &Connection, family: &'static Family) {
         }
     }
     handle.descriptors.store(0, Relaxed);
-    handle.attached.store(ABSENT, Release);
+    handle.attachment.store(Attachment::Absent, Release);
     if !handle.was_plain.load(Relaxed) {
         end_lost(connection.fd);
     }

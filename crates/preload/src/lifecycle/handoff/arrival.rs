@@ -73,7 +73,7 @@ fn claim_parcel(arrived: &Arrived) {
             family,
             member,
             index: it.index,
-            counted: Some(it.counted),
+            counted: Some(it.counted.into()),
             image: 0,
             left_behind: it.left_behind,
             is_first,

@@ -2,7 +2,7 @@
 //! passed the socket.
 
 use super::parcel::{Arrived, Contents, bytes_of};
-use crate::connection::handle;
+use crate::connection::state::Usage;
 use crate::guest::thread;
 use underpass_segment::channel::Channel;
 use underpass_segment::end::{End, Stage};
@@ -22,7 +22,7 @@ pub struct Carried<'a> {
     /// Index of its end in that family.
     pub index: u32,
     /// How the old image counts it, if the process is the same.
-    pub counted: Option<u32>,
+    pub counted: Option<Usage>,
     /// This image's number among those that were lent ends of that family; 0: it has none.
     pub image: u32,
     /// What the kernel receives until what was unread in the ring, when its reader went away, is given back.
@@ -36,7 +36,7 @@ pub struct Carried<'a> {
 impl Carried<'_> {
     /// An end that another process has passed to this one: it is in the family of that process.
     pub fn lent(family: i32, index: u32) -> Carried<'static> {
-        Carried { counted: Some(handle::BROUGHT), ..Carried::spawned(family, index, 0) }
+        Carried { counted: Some(Usage::Brought), ..Carried::spawned(family, index, 0) }
     }
 
     /// An end of the family of the process that has spawned this one, to which this image is number `image`.
@@ -46,7 +46,7 @@ impl Carried<'_> {
 
     /// Whether a message has passed the socket, and not the execution of this image.
     pub fn is_passed(&self) -> bool {
-        self.counted == Some(handle::BROUGHT) && !self.is_whole()
+        self.counted == Some(Usage::Brought) && !self.is_whole()
     }
 
     /// Whether the end itself came along.

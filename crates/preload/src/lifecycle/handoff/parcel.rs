@@ -122,7 +122,7 @@ impl Parcel {
         let cookie = connection.end.cookie.load(Relaxed);
         let copy = unread.and_then(|unread| self.copy(&connection.joined_port()?.channel, unread)).unwrap_or_default();
         self.listed.push(Listed { cookie, fd: connection.fd, depends: depends.into() });
-        let (index, counted, shared) = (connection.index, connection.counted(), shared.into());
+        let (index, counted, shared) = (connection.index, connection.usage().into(), shared.into());
         self.contents.push(Contents { index, counted, shared, left_behind, copy, end });
     }
 
