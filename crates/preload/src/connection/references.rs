@@ -168,12 +168,12 @@ pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, c
 /// Ends connections of processes that are gone: they were killed, or have ended without closing.
 pub fn take_back_what_is_left(family: &Family) {
     kernel::undisturbed(|| {
-        family.sweep(|index| bury(family, index));
+        family.sweep(|index| close_orphan(family, index));
     });
 }
 
 /// Ends a connection that no process has any more, and that this process never had.
-pub fn bury(family: &Family, index: u32) {
+pub fn close_orphan(family: &Family, index: u32) {
     family::with_meeting_surely(|m| m.close_orphan(family.end(index)));
     family.free(index);
 }

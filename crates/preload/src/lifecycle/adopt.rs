@@ -5,7 +5,7 @@ use crate::connection::count::{after_execution, count_reason, forget_carried};
 use crate::connection::handle::{HIGHEST, Handle, handle};
 use crate::connection::leaving::end_lost;
 use crate::connection::look::for_each;
-use crate::connection::references::{bury, is_pool_used, take_back_what_is_left};
+use crate::connection::references::{close_orphan, is_pool_used, take_back_what_is_left};
 use crate::connection::state::{Attachment, Usage};
 use crate::connection::way::Way;
 use crate::connection::{Connection, is_own};
@@ -175,7 +175,7 @@ pub fn keep_claimed(id: i32, member: u32) {
             family.end(index).forsake(me);
             mine.is_some() && handle(index).is_some_and(|it| it.descriptors.load(Relaxed) > 0)
         };
-        family.keep_only(member, has, |index| bury(family, index));
+        family.keep_only(member, has, |index| close_orphan(family, index));
     }
     if let Some(family) = opened {
         // SAFETY: nobody else knows of this mapping.

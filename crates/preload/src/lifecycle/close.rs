@@ -49,7 +49,7 @@ pub fn forget(fd: i32) {
         let connection = Connection::at(family, index, fd);
         let alone = handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1);
         if alone {
-            connection.hush();
+            connection.prepare_to_close();
         }
         if table::replace(fd, Known::Connection(index), Known::Nothing) {
             // After the number is forgotten: a poll that begins later finds no connection there, and relies on nothing.
@@ -168,7 +168,7 @@ impl Connection {
 
     /// This process's last descriptor is about to be closed. Has the kernel treat data that is unread in the ring as it
     /// would treat data that is unread in the kernel.
-    pub fn hush(&self) {
+    pub fn prepare_to_close(&self) {
         self.heed_deaths();
         // In this order: a process that comes for the end counts its reference before it takes up the loan.
         let is_lent = self.is_lent();

@@ -62,9 +62,9 @@ fn leave_all() {
             if let Some(port) = connection.joined_port() {
                 connection.await_images(&port, connection.is_last(), &census, deadline);
             }
-            connection.hush();
+            connection.prepare_to_close();
             epoll::let_go(connection, table::generation(fd));
-            // Before the reference is dropped: see `hush`.
+            // Before the reference is dropped: see `prepare_to_close`.
             let is_awaited = connection.is_awaited();
             let last = relinquish(family, index) == Some(true);
             if last && !is_awaited {

@@ -267,16 +267,16 @@ impl Family {
         fresh.is_some_and(|fresh| fresh > 0 && (fresh.is_multiple_of(SWEEP_EVERY) || fresh as usize >= MAX_ENDS))
     }
 
-    /// Takes back the references of `member` to ends that it has no more, as `has` says. Calls `bury` as [`Family::sweep`] does.
-    pub fn keep_only(&self, member: u32, has: impl Fn(u32) -> bool, bury: impl FnMut(u32)) {
+    /// Takes back the references of `member` to ends that it has no more, as `has` says. Calls `close` as [`Family::sweep`] does.
+    pub fn keep_only(&self, member: u32, has: impl Fn(u32) -> bool, close: impl FnMut(u32)) {
         let mut alone = Set::default();
         alone[member as usize / 64] = 1 << (member % 64);
-        self.take_back(alone, has, bury);
+        self.take_back(alone, has, close);
     }
 
-    /// Takes back the references of members that are gone, and frees their places. Calls `bury` for each end that no
-    /// process has any more; `bury` has to give it back.
-    pub fn sweep(&self, bury: impl FnMut(u32)) {
+    /// Takes back the references of members that are gone, and frees their places. Calls `close` for each end that no
+    /// process has any more; `close` has to give it back.
+    pub fn sweep(&self, close: impl FnMut(u32)) {
         if is_quiet() {
             return;
         }
@@ -294,7 +294,7 @@ impl Family {
             return;
         }
         match self.gone(namespaces) {
-            Some(gone) => self.take_back(gone, |_| false, bury),
+            Some(gone) => self.take_back(gone, |_| false, close),
             None => members.swept.store(now, Relaxed),
         }
         members.sweeper.store(0, Release);
@@ -322,7 +322,7 @@ impl Family {
         (gone != Set::default() && all_known()).then_some(gone)
     }
 
-    fn take_back(&self, gone: Set, has: impl Fn(u32) -> bool, mut bury: impl FnMut(u32)) {
+    fn take_back(&self, gone: Set, has: impl Fn(u32) -> bool, mut close: impl FnMut(u32)) {
         let used = self.used();
         if !self.reaches(used.saturating_sub(1)) {
             // The gone processes stay members, so that no other process takes their places and ends. Another sweep
@@ -346,7 +346,7 @@ impl Family {
                 .map(|(word, gone)| (word.fetch_and(!gone, AcqRel) & gone).count_ones())
                 .sum();
             if end.owners.take_back(left, || holders.count()) {
-                bury(index);
+                close(index);
             }
         }
         for (at, member) in self.members().places.iter().enumerate() {
@@ -381,22 +381,22 @@ mod tests {
         family.end(lent).owners.lend(u64::MAX, 0);
         let references = |index| family.end(index).owners.count();
 
-        let mut buried = vec![];
+        let mut ended = vec![];
         // Other tests look at all tables meanwhile, which puts it off.
-        while buried.is_empty() {
-            family.sweep(|index| buried.push(index));
+        while ended.is_empty() {
+            family.sweep(|index| ended.push(index));
             clock::nap(1000);
         }
-        assert_eq!(buried, [alone]);
+        assert_eq!(ended, [alone]);
         assert_eq!([references(alone), references(shared), references(mine), references(lent)], [0, 1, 1, 1]);
 
         family.end(lent).owners.end_loans();
-        while buried.len() < 2 {
-            family.sweep(|index| buried.push(index));
+        while ended.len() < 2 {
+            family.sweep(|index| ended.push(index));
             clock::nap(1000);
         }
-        assert_eq!(buried, [alone, lent]);
-        buried.iter().for_each(|&index| family.free(index));
+        assert_eq!(ended, [alone, lent]);
+        ended.iter().for_each(|&index| family.free(index));
         assert_eq!(family.join_as(1, 1), Some(dead.unwrap() + 1));
         assert!((0..MEMBERS as u32 - 3).all(|_| family.join_as(1, 1).is_some()));
         assert_eq!(family.join_as(1, 1), dead);
@@ -420,14 +420,14 @@ mod tests {
         family.forked(member, None);
         assert_eq!([family.stay(member), family.stay(member + 1), family.stay(u32::MAX)], [true, false, false]);
 
-        let mut buried = vec![];
-        family.keep_only(member, |index| index == kept, |index| buried.push(index));
-        assert_eq!(buried, [closed]);
+        let mut ended = vec![];
+        family.keep_only(member, |index| index == kept, |index| ended.push(index));
+        assert_eq!(ended, [closed]);
         assert_eq!([kept, closed, shared].map(|index| family.end(index).owners.count()), [1, 0, 1]);
         assert_eq!([kept, closed, shared].map(|index| family.has_reference(index, me)), [true, false, false]);
         assert!(family.stay(member));
-        family.keep_only(member, |_| false, |index| buried.push(index));
-        assert_eq!((buried, family.stay(member)), (vec![closed, kept], false));
+        family.keep_only(member, |_| false, |index| ended.push(index));
+        assert_eq!((ended, family.stay(member)), (vec![closed, kept], false));
     }
 
     #[test]

@@ -144,15 +144,15 @@ fn processes_take_ends_beside_one_another_and_one_is_killed() {
     assert_eq!(taken_by[1..4], [EACH; 3], "{taken_by:?}");
     assert!(taken_by[0] <= 1, "{taken_by:?}");
     for _ in 0..2 {
-        let mut buried = HashSet::new();
+        let mut closed = HashSet::new();
         // Other tests look at all tables meanwhile, which puts it off.
-        while buried.is_empty() {
+        while closed.is_empty() {
             family.look_again();
-            family.sweep(|index| assert!(buried.insert(index)));
+            family.sweep(|index| assert!(closed.insert(index)));
             clock::nap(1000);
         }
         assert!(taken(&family).is_empty() && !family.has_others(me) && family.mappings() == 2);
-        buried.into_iter().for_each(|index| family.free(index));
+        closed.into_iter().for_each(|index| family.free(index));
         assert!(succeeds(fork(|| take(1, 10) == 10)));
     }
 }
@@ -193,21 +193,21 @@ fn who_cannot_reach_all_ends_takes_none_back() {
         (0..MANY).all(|_| family.take(member).is_some())
     })));
     let child = fork(|| {
-        let mut buried = 0;
+        let mut closed = 0;
         let limited = forbid_mappings() && family.join().is_some();
         for _ in 0..20 {
             family.look_again();
-            family.sweep(|_| buried += 1);
+            family.sweep(|_| closed += 1);
             clock::nap(1000);
         }
-        limited && buried == 0
+        limited && closed == 0
     });
     assert!(succeeds(child) && me.is_some());
-    let mut buried = 0;
-    while buried == 0 {
+    let mut closed = 0;
+    while closed == 0 {
         family.look_again();
-        family.sweep(|_| buried += 1);
+        family.sweep(|_| closed += 1);
         clock::nap(1000);
     }
-    assert_eq!(buried, MANY);
+    assert_eq!(closed, MANY);
 }
