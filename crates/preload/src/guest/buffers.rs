@@ -12,8 +12,8 @@ pub const UIO_MAXIOV: usize = 1024;
 /// Addresses below this are possible in every process on every processor.
 pub const SURE: usize = (1 << 47) - 4096;
 
-/// The buffer of read or write: refused when it is longer than what the process can have, as the kernel does with arrays
-/// of more than one.
+/// The buffer of read or write: refused when it is longer than what the process can have, as the kernel does with
+/// arrays of more than one.
 pub fn whole(buffer: *const c_void, len: size_t) -> [iovec; 2] {
     [iovec { iov_base: buffer.cast_mut(), iov_len: len }, iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }]
 }
@@ -52,8 +52,8 @@ pub fn refuses_array_or_empty(fd: c_int, vector: *const iovec, count: c_int) -> 
     count < 0 || refuses_array(fd, vector, count as usize) || unsafe { length(vector, count as usize) == 0 }
 }
 
-/// The flags of pwritev2 and preadv2, all of which a socket takes and one of which it heeds, as send and recv have them;
-/// `None` for what the kernel refuses: a place in a stream, or a flag that it does not know.
+/// The flags of pwritev2 and preadv2, all of which a socket takes and one of which it heeds, as send and recv have
+/// them; `None` for what the kernel refuses: a place in a stream, or a flag that it does not know.
 #[inline]
 pub fn flags_as_send(offset: off_t, flags: c_int) -> Option<c_int> {
     const TAKEN: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | libc::RWF_NOAPPEND;

@@ -6,8 +6,9 @@
 //! that lends says so, and then looks whether another one leaves; if so, it waits until that has failed. A connection
 //! does not join while a thread leaves ([`is_under_way`]).
 //!
-//! Threads that execute programs take turns, because each of them has all ends of the process in its hands. A thread that begins
-//! lets those go first that wait already: otherwise a thread whose executions fail one after another would keep them waiting.
+//! Threads that execute programs take turns, because each of them has all ends of the process in its hands. A thread
+//! that begins lets those go first that wait already: otherwise a thread whose executions fail one after another would
+//! keep them waiting.
 
 use super::thread;
 use underpass_segment::clock;
@@ -51,8 +52,8 @@ const OTHERS_FIRST_NS: u64 = 20_000_000;
 pub struct Leaving(());
 
 impl Leaving {
-    /// This thread executes a program. When this returns, no other thread executes or lends, and none will. If other threads take
-    /// too long, this thread goes on.
+    /// This thread executes a program. When this returns, no other thread executes or lends, and none will. If other
+    /// threads take too long, this thread goes on.
     pub fn begin_execution() -> Leaving {
         // A signal handler may execute a program on top of a thread that does.
         if LEAVES.get() == 0 {

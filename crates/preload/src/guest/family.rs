@@ -17,8 +17,8 @@ struct Shared<T>(UnsafeCell<T>);
 // SAFETY: each static below says how access to it is ordered.
 unsafe impl<T> Sync for Shared<T> {}
 
-/// Written by the thread that has [`MEETING_TAKEN`] before [`HAS_FAMILY`] is set, only read afterwards. (A child that is
-/// forked while another thread sets a OnceLock would wait for that thread for ever.)
+/// Written by the thread that has [`MEETING_TAKEN`] before [`HAS_FAMILY`] is set, only read afterwards. (A child that
+/// is forked while another thread sets a OnceLock would wait for that thread for ever.)
 static FAMILY: Shared<MaybeUninit<Family>> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
 static HAS_FAMILY: AtomicBool = AtomicBool::new(false);
 /// 1 + the error with which the table could not be made; 0: it was not tried.

@@ -13,8 +13,8 @@ static NOTHING: Forked = Forked { become_child: || {} };
 /// Given by the constructor before there is a page.
 static FORKED: Given<Forked> = Given::new(&NOTHING);
 
-/// A page that the kernel zeroes in every forked child, however it was forked. In a process whose state has been set up its
-/// first word is [`SET_UP`] and the number of its children of vfork that have not executed a program yet.
+/// A page that the kernel zeroes in every forked child, however it was forked. In a process whose state has been set up
+/// its first word is [`SET_UP`] and the number of its children of vfork that have not executed a program yet.
 static FRESH: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 const SET_UP: u32 = 1;
 

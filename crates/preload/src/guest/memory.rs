@@ -6,8 +6,8 @@ use core::ptr::NonNull;
 use underpass_segment::raw::syscall;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr};
 
-/// `len` zeroed bytes, page-aligned; null when there is no address space or the program does not let us ask for it. errno
-/// stays as it is.
+/// `len` zeroed bytes, page-aligned; null when there is no address space or the program does not let us ask for it.
+/// errno stays as it is.
 pub fn reserve(len: usize) -> *mut u8 {
     if filter::is_confined() { core::ptr::null_mut() } else { map(len) }
 }

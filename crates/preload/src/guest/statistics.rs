@@ -34,8 +34,8 @@ pub fn record() -> Option<Row> {
     counters().map(Row)
 }
 
-/// A poll, a select or an epoll set is about to sleep in the kernel with a connection of the library's. A process that has counted
-/// nothing has no connection of its own yet, and takes no row for this.
+/// A poll, a select or an epoll set is about to sleep in the kernel with a connection of the library's. A process that
+/// has counted nothing has no connection of its own yet, and takes no row for this.
 pub fn count_poll_sleep() {
     // SAFETY: null or a record that is never unmapped.
     if let Some(taken) = unsafe { ROW.load(Acquire).as_ref() } {

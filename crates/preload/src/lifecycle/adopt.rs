@@ -1,4 +1,5 @@
-//! The library finds out whether a descriptor is a TCP connection, and adopts it: gives it an end, or finds the end that it has.
+//! The library finds out whether a descriptor is a TCP connection, and adopts it: gives it an end, or finds the end
+//! that it has.
 
 use super::handoff::carried::{self, Carried};
 use crate::connection::count::{after_execution, count_reason, forget_carried};

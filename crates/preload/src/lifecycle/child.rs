@@ -61,7 +61,8 @@ pub fn become_child() {
     statistics::identify();
 }
 
-/// The ends of which a fork has counted the child's references: a bit for each, in memory that the child gets a copy of.
+/// The ends of which a fork has counted the child's references: a bit for each, in memory that the child gets a copy
+/// of.
 ///
 /// Meanwhile other threads of the parent use new connections and close old ones. The child drops the references that
 /// were counted and whose ends are not in its table. An end that is in its table and was not counted may have ended

@@ -1,4 +1,5 @@
-//! A descriptor is closed, or its socket leaves its connection. The last descriptor of a connection tells the other end.
+//! A descriptor is closed, or its socket leaves its connection. The last descriptor of a connection tells the other
+//! end.
 
 use super::duplicate::duplicate;
 use crate::connection::handle::handle;

@@ -14,11 +14,12 @@ use underpass_segment::sync::Acquire;
 /// How long a program image that has not begun is awaited, if nothing is lost without it.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// How long a process is awaited that is dying. One that was killed while it sleeps in the kernel, or is traced, may take longer.
+/// How long a process is awaited that is dying. One that was killed while it sleeps in the kernel, or is traced, may
+/// take longer.
 const DYING_WITHIN_NS: u64 = 250_000_000;
 
-/// How long the images of other ends are awaited. The channel says which processes execute programs, and a liar may write there: so
-/// this is no longer than it takes a large program to begin.
+/// How long the images of other ends are awaited. The channel says which processes execute programs, and a liar may
+/// write there: so this is no longer than it takes a large program to begin.
 const OTHERS_WITHIN_NS: u64 = 250_000_000;
 
 /// Until when program images that are on their way are awaited (CLOCK_MONOTONIC, ns), for all connections together.
@@ -75,8 +76,8 @@ pub fn depart(family: &Family, how: Departing) {
     family.force_departure(member, how);
 }
 
-/// Before the process executes a program: takes back what processes had that were killed. Otherwise they count as processes that
-/// may still change the connections, and their copies in the new image would not be valid.
+/// Before the process executes a program: takes back what processes had that were killed. Otherwise they count as
+/// processes that may still change the connections, and their copies in the new image would not be valid.
 pub fn heed_deaths(family: &Family) {
     let mut is_any_shared = false;
     look::look_at_all(|it| {
@@ -93,8 +94,8 @@ pub fn heed_deaths(family: &Family) {
     }
 }
 
-/// Before the process executes a program, which gets the connections that `stay`: awaits the new images of the processes that have
-/// the other ends. See [`Port::begin_execution`].
+/// Before the process executes a program, which gets the connections that `stay`: awaits the new images of the
+/// processes that have the other ends. See [`Port::begin_execution`].
 pub fn take_turns(stays: impl Fn(&Connection) -> bool) {
     let deadline = clock::nanoseconds() + OTHERS_WITHIN_NS;
     let census = Census::new();
@@ -123,8 +124,8 @@ pub fn take_turns(stays: impl Fn(&Connection) -> bool) {
     for_each_port(&mut |port| port.insist_on_execution());
 }
 
-/// Before the process ends, or executes a program: awaits the new images of processes that have the other ends of connections, for
-/// which this process alone keeps the channels. It may have closed its own ends.
+/// Before the process ends, or executes a program: awaits the new images of processes that have the other ends of
+/// connections, for which this process alone keeps the channels. It may have closed its own ends.
 pub fn await_other_ends() {
     let deadline = clock::nanoseconds() + OTHERS_WITHIN_NS;
     let keeps = || family::with_meeting_surely(|meeting| meeting.keeps_for_images()) == Some(true);
@@ -137,8 +138,8 @@ pub fn await_other_ends() {
     }
 }
 
-/// Whether a program image that was spawned is on its way to an end in the family's table, which only this process keeps. The
-/// processes that had the end may have let go of it at the same moment, each of them beside the others.
+/// Whether a program image that was spawned is on its way to an end in the family's table, which only this process
+/// keeps. The processes that had the end may have let go of it at the same moment, each of them beside the others.
 fn is_table_awaited(family: &Family, member: Option<u32>) -> bool {
     let is_awaited = |index| {
         let end = family.end(index);
@@ -176,8 +177,8 @@ impl Connection {
     }
 
     /// Whether an image may have come for the connection (this process has `mine` references to it) but not yet for its
-    /// channel. It is awaited until `deadline`, whoever else has the channel: the other end's process may let go of it at the same
-    /// moment. It is awaited longer where only this process has unread bytes.
+    /// channel. It is awaited until `deadline`, whoever else has the channel: the other end's process may let go of it
+    /// at the same moment. It is awaited longer where only this process has unread bytes.
     pub fn has_half_come(&self, mine: u32, deadline: u64) -> bool {
         let is_lost = || self.company() == Some(1) && self.has_lost_unread();
         let may_be_lost = || !self.end.is_plain_for_good() && clock::nanoseconds() < deadline;
@@ -258,8 +259,9 @@ impl Connection {
         }
     }
 
-    /// Another process that has the connection may be about to hand it over to a program without the library, which does not
-    /// come back to the family's table. A copy of the end that was taken before that is done would be out of date: waits for it.
+    /// Another process that has the connection may be about to hand it over to a program without the library, which
+    /// does not come back to the family's table. A copy of the end that was taken before that is done would be out of
+    /// date: waits for it.
     pub fn await_hand_over(&self, family: &Family) {
         let is_handed_over = || !self.has_outsider() || self.end.is_plain_for_good();
         let deadline = images_awaited_until();

@@ -61,8 +61,8 @@ fn take_back(connection: &Connection, family: &'static Family) {
 }
 
 impl Connection {
-    /// It was passed to this process, or is passed on, and was handed over for good since: if nothing is left in its ring, a
-    /// program image that comes for it later misses nothing.
+    /// It was passed to this process, or is passed on, and was handed over for good since: if nothing is left in its
+    /// ring, a program image that comes for it later misses nothing.
     pub fn end_passing(&self) {
         let has_left = || self.port_even_confined().is_some_and(|port| port.left_behind() > 0);
         if self.end.is_passed() && self.end.needs_no_channel() && !has_left() {

@@ -97,8 +97,8 @@ impl Family {
         self.process(member).is_some_and(|(namespaces, process)| (Some(namespaces), process) == me)
     }
 
-    /// This process, which was `member` before it executed its program, has come for that member's ends and for their channels, and
-    /// keeps the table from now on. False if it was not.
+    /// This process, which was `member` before it executed its program, has come for that member's ends and for their
+    /// channels, and keeps the table from now on. False if it was not.
     pub fn stay(&self, member: u32) -> bool {
         let was = self.was(member);
         if was {
@@ -139,8 +139,8 @@ impl Family {
         others.into_iter().any(|it| it.process.load(Acquire) != 0 && !it.is_gone(namespaces))
     }
 
-    /// `member` is about to execute a program, or to end: from now on this process is not one that keeps the table. Until the
-    /// new image [stays](Family::stay), or the execution has failed.
+    /// `member` is about to execute a program, or to end: from now on this process is not one that keeps the table.
+    /// Until the new image [stays](Family::stay), or the execution has failed.
     ///
     /// Says so first, and then looks whether another process is [between two images](Family::has_owner_between_images).
     /// If so, takes it back, and returns false: of two processes that do this at the same time, the one that says so
@@ -170,9 +170,9 @@ impl Family {
         }
     }
 
-    /// Whether another process than `me` that lives is between two program images and has an end that has changed, perhaps, since
-    /// the process took a [copy](crate::end::Owners::is_copied) of it along, while no other process keeps the table: the new image
-    /// finds the end there only if this process keeps it.
+    /// Whether another process than `me` that lives is between two program images and has an end that has changed,
+    /// perhaps, since the process took a [copy](crate::end::Owners::is_copied) of it along, while no other process
+    /// keeps the table: the new image finds the end there only if this process keeps it.
     pub fn has_owner_between_images(&self, me: Option<u32>) -> bool {
         let Some(namespaces) = kernel::namespaces().filter(|_| !is_quiet()) else { return false };
         if !self.others(me).any(|it| self.is_to_return(it)) || !self.keeps_alone(me) {
@@ -267,7 +267,8 @@ impl Family {
         fresh.is_some_and(|fresh| fresh > 0 && (fresh.is_multiple_of(SWEEP_EVERY) || fresh as usize >= MAX_ENDS))
     }
 
-    /// Takes back the references of `member` to ends that it has no more, as `has` says. Calls `close` as [`Family::sweep`] does.
+    /// Takes back the references of `member` to ends that it has no more, as `has` says. Calls `close` as
+    /// [`Family::sweep`] does.
     pub fn keep_only(&self, member: u32, has: impl Fn(u32) -> bool, close: impl FnMut(u32)) {
         let mut alone = Set::default();
         alone[member as usize / 64] = 1 << (member % 64);

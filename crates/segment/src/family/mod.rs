@@ -1,5 +1,5 @@
-//! The table of ends of a family of processes (a process and what it forks), in a System V segment of its own, so that a
-//! forked child finds the same locks and positions as its parent.
+//! The table of ends of a family of processes (a process and what it forks), in a System V segment of its own, so that
+//! a forked child finds the same locks and positions as its parent.
 #![allow(unsafe_code, reason = "lays the table of ends over shared memory")]
 
 mod members;
@@ -228,7 +228,8 @@ impl Family {
         unsafe { &*self.at(index, Row::end).cast() }
     }
 
-    /// Takes an unused end, with one reference, which is `member`'s; `None` when all are in use that this process can reach.
+    /// Takes an unused end, with one reference, which is `member`'s; `None` when all are in use that this process can
+    /// reach.
     pub fn take(&self, member: Option<u32>) -> Option<u32> {
         let header = self.header();
         let mut free = header.free.load(Acquire);

@@ -181,8 +181,8 @@ fn without_room_for_the_rest_the_beginning_is_all() {
     assert!(succeeds(child), "a child has what its parent had");
 }
 
-/// The place of a member that is gone must not be another's while ends are still marked as its own. Fails if `take_back` does
-/// not ask whether it reaches them all.
+/// The place of a member that is gone must not be another's while ends are still marked as its own. Fails if
+/// `take_back` does not ask whether it reaches them all.
 #[test]
 fn who_cannot_reach_all_ends_takes_none_back() {
     const MANY: u32 = FIRST_ENDS as u32 + 10;

@@ -74,9 +74,9 @@ impl Port<'_> {
         departure
     }
 
-    /// This end, which is away, goes down. A mark alone wakes no sender that sleeps, and the image may wait for what is `unread`. A
-    /// sender that does not sleep looks at the flag with its next call: a doorbell that it does not take would make its kernel reset
-    /// the connection if its process is killed.
+    /// This end, which is away, goes down. A mark alone wakes no sender that sleeps, and the image may wait for what is
+    /// `unread`. A sender that does not sleep looks at the flag with its next call: a doorbell that it does not take
+    /// would make its kernel reset the connection if its process is killed.
     fn go_down_away(&self, unread: u64) {
         let is_asleep = || unread > 0 && self.reader_may_sleep();
         let wakes = is_asleep();
@@ -134,9 +134,9 @@ impl Port<'_> {
         lock.exit(entered);
     }
 
-    /// This end went down when it went away. If the other end has not passed that mark, and nothing was sent on the kernel path since,
-    /// the stream goes on in the ring, as if this end had not gone down: otherwise what lies before the mark could not be put on the
-    /// kernel path any more, behind which the stream would go on.
+    /// This end went down when it went away. If the other end has not passed that mark, and nothing was sent on the
+    /// kernel path since, the stream goes on in the ring, as if this end had not gone down: otherwise what lies before
+    /// the mark could not be put on the kernel path any more, behind which the stream would go on.
     pub(super) fn take_mark_back(&self) {
         let sending = &self.end.sending;
         let entered = self.enter_sending();
@@ -252,8 +252,8 @@ impl End {
         position.checked_add(left_behind).is_some_and(|all| counters.received >= all + u64::from(ended))
     }
 
-    /// The channel is gone. Whether nothing was left in it, or `left_behind` bytes that were given back to socket `fd` since. Then the
-    /// connection is plain TCP from now on.
+    /// The channel is gone. Whether nothing was left in it, or `left_behind` bytes that were given back to socket `fd`
+    /// since. Then the connection is plain TCP from now on.
     pub fn stay_away(&self, fd: i32, left_behind: u64) -> bool {
         let has_all = self.has_left_nothing() || self.is_away() && self.was_given(fd, left_behind);
         if has_all {

@@ -193,7 +193,8 @@ impl Port<'_> {
         call(&mut message, flags)
     }
 
-    /// Passes every mark that is due, throws away the doorbells behind it, and leaves the ring when everything was read.
+    /// Passes every mark that is due, throws away the doorbells behind it, and leaves the ring when everything was
+    /// read.
     fn move_on(&self, call: Receive<'_>) -> Result<Rest, Errno> {
         let reading = &self.end.reading;
         for _ in 0..ROUNDS {

@@ -1,10 +1,10 @@
-//! An image that takes this one's place may find that no process has the channel any more: the other end has ended, or its
-//! process was executing a program at the same time. Then the image reads on from a copy of what was unread, which has come along
-//! with the process.
+//! An image that takes this one's place may find that no process has the channel any more: the other end has ended, or
+//! its process was executing a program at the same time. Then the image reads on from a copy of what was unread, which
+//! has come along with the process.
 //!
-//! A copy is made only once nothing more can come into the ring: the reader is away, and the sender puts on the kernel path what
-//! it finds unread; or the sender has gone down behind what is unread, and cannot take that back any more; or the sender has ended
-//! its direction. Behind what was copied the stream goes on in the kernel.
+//! A copy is made only once nothing more can come into the ring: the reader is away, and the sender puts on the kernel
+//! path what it finds unread; or the sender has gone down behind what is unread, and cannot take that back any more; or
+//! the sender has ended its direction. Behind what was copied the stream goes on in the kernel.
 #![allow(unsafe_code, reason = "receives into a buffer of its own, and copies out of the ring")]
 
 use super::give::PIECE;
@@ -46,8 +46,8 @@ pub struct Unread {
 
 impl Port<'_> {
     /// This end was to [go away](Port::go_away), and an image takes this one's place. What the image reads if it finds
-    /// the channel gone; `None` if more may come into the ring meanwhile. This end's own direction goes down in any case,
-    /// because nothing that is in that ring can be given back then.
+    /// the channel gone; `None` if more may come into the ring meanwhile. This end's own direction goes down in any
+    /// case, because nothing that is in that ring can be given back then.
     pub fn unread_for_image(&self) -> Option<Unread> {
         self.go_down_for_now(Reason::Young, false);
         let has_ended = self.sender_has_ended();
@@ -61,8 +61,8 @@ impl Port<'_> {
         is_final.then_some(Unread { from, to })
     }
 
-    /// Whether nothing more can come into the ring, should the other end be absent: its sender has gone down behind what is unread, or
-    /// has ended its direction. Then a copy of the ring is all that an image needs.
+    /// Whether nothing more can come into the ring, should the other end be absent: its sender has gone down behind
+    /// what is unread, or has ended its direction. Then a copy of the ring is all that an image needs.
     pub fn has_all_that_comes(&self) -> bool {
         let marked = || self.end_of_records(self.place().head).is_some_and(|(_, mark)| mark.is_some());
         self.reader_is_absent() && (self.sender_has_ended() || marked())
@@ -89,8 +89,8 @@ impl Port<'_> {
         kernel::undisturbed(|| self.take_mark_back());
     }
 
-    /// The channel is a copy of the one that the old image had, with what was `unread` there. This end reads on from it,
-    /// and all else goes by the kernel. False if some of the bytes are lost.
+    /// The channel is a copy of the one that the old image had, with what was `unread` there. This end reads on from
+    /// it, and all else goes by the kernel. False if some of the bytes are lost.
     pub fn go_on_in_copy(&self, unread: Unread) -> bool {
         kernel::undisturbed(|| {
             let had_all = self.other_has_had_all();
@@ -101,7 +101,8 @@ impl Port<'_> {
         })
     }
 
-    /// The same for an end that was away. If it read the kernel path before, what was given back is passed once it comes to the ring.
+    /// The same for an end that was away. If it read the kernel path before, what was given back is passed once it
+    /// comes to the ring.
     fn come_back_to_copy(&self, unread: Unread, had_all: bool) -> bool {
         let reading = &self.end.reading;
         // The sender that was giving back is gone.
@@ -138,8 +139,8 @@ impl Port<'_> {
         self.channel.incoming().flags.giver.store(0, Relaxed);
     }
 
-    /// This end, which comes to the ring of its copy at position `head`, passes first what was given back. Returns where it reads on:
-    /// at the end of the ring, with an error, if some of the bytes are lost.
+    /// This end, which comes to the ring of its copy at position `head`, passes first what was given back. Returns
+    /// where it reads on: at the end of the ring, with an error, if some of the bytes are lost.
     pub(super) fn pass_given_first(&self, head: u64) -> u64 {
         let goes_on = self.pass_given(Place { head, consumed: 0 }).is_some();
         self.end.reading.copied.fetch_and(!GIVEN_FIRST, Relaxed);
@@ -163,9 +164,9 @@ impl Port<'_> {
         self.end.reading.copied.load(Relaxed) & GIVEN_FIRST != 0
     }
 
-    /// A sender that has let go of the channel while this end was away has put on the kernel path all that is unread, unless
-    /// it was killed before. This passes what has come of that, because all of it is in the copy, from `place` on. `None` if
-    /// that cannot be.
+    /// A sender that has let go of the channel while this end was away has put on the kernel path all that is unread,
+    /// unless it was killed before. This passes what has come of that, because all of it is in the copy, from `place`
+    /// on. `None` if that cannot be.
     fn pass_given(&self, mut place: Place) -> Option<()> {
         let began = ticks();
         let mut was_given = false;
@@ -187,16 +188,17 @@ impl Port<'_> {
         Some(())
     }
 
-    /// Whether the other end had taken from its ring, before the copy was made, all that this end has put there, and has not closed
-    /// its socket.
+    /// Whether the other end had taken from its ring, before the copy was made, all that this end has put there, and
+    /// has not closed its socket.
     fn other_has_had_all(&self) -> bool {
         let flags = &self.channel.outgoing().flags;
         let is_open = flags.closed.load(Relaxed) | flags.resets.load(Relaxed) == 0;
         is_open && !self.sends_fast() && self.sender().has_only_mark()
     }
 
-    /// The kernel has reported a reset, and the sender has put nothing on the kernel path since the copy was made. Whether a doorbell
-    /// alone is the cause: the sender's process was killed with nothing unread but that. See [`Port::judge_reset`].
+    /// The kernel has reported a reset, and the sender has put nothing on the kernel path since the copy was made.
+    /// Whether a doorbell alone is the cause: the sender's process was killed with nothing unread but that. See
+    /// [`Port::judge_reset`].
     fn is_reset_by_bell(&self) -> bool {
         self.end.reading.copied.load(Relaxed) & HAD_ALL != 0 && self.awaits_answer() && self.has_taken_all_but_bells()
     }

@@ -1,5 +1,6 @@
-//! A process is killed before each step of going up and of coming down, as the sender and as the reader. Its peer neither hangs nor
-//! loses what was delivered, and another process that has the same end goes on where the killed one was.
+//! A process is killed before each step of going up and of coming down, as the sender and as the reader. Its peer
+//! neither hangs nor loses what was delivered, and another process that has the same end goes on where the killed one
+//! was.
 //!
 //! A step is a change of a word or a system call: see [`crate::sync::mortal`].
 #![allow(unsafe_code, reason = "forks processes and lays out buffers")]
@@ -136,8 +137,8 @@ fn each_step(test: impl Fn(u32) -> Fate) -> u32 {
     last.map_or(0, |step| step - 1)
 }
 
-/// A sender of [`SAID`] dies before step `step`. The reader is in a receive all the time; the sender awaits it after each part if
-/// `in_turn`. With `heir` the test has the same end, and goes on.
+/// A sender of [`SAID`] dies before step `step`. The reader is in a receive all the time; the sender awaits it after
+/// each part if `in_turn`. With `heir` the test has the same end, and goes on.
 fn sender_dies(step: u32, in_turn: bool, heir: bool) -> Fate {
     let mut ends = Ends::joined(false);
     let (sent, received) = (shared::<AtomicUsize>(), shared::<AtomicUsize>());
@@ -207,8 +208,8 @@ fn another_sender_goes_on_where_one_has_died() {
 /// What the reader has said before it dies.
 const ANSWER: &[u8] = b"I listen.";
 
-/// A reader of [`SAID`], which lies there, dies before step `step` in receives of a few bytes. With `heir` the test has the same end,
-/// and reads on.
+/// A reader of [`SAID`], which lies there, dies before step `step` in receives of a few bytes. With `heir` the test has
+/// the same end, and reads on.
 fn reader_dies(step: u32, heir: bool) -> Fate {
     let mut ends = Ends::joined(false);
     let received = shared::<AtomicUsize>();

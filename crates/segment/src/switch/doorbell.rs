@@ -50,7 +50,8 @@ impl Port<'_> {
         kernel::undisturbed(|| self.discard_counted_bells())
     }
 
-    /// The same beside the program's receives: a failure that the kernel tells, which it tells once, is kept for the program.
+    /// The same beside the program's receives: a failure that the kernel tells, which it tells once, is kept for the
+    /// program.
     pub(super) fn discard_bells_aside(&self) {
         if let Some(taken) = self.discard_bells() {
             self.keep_for_program(taken);
@@ -86,8 +87,8 @@ impl Port<'_> {
         self.in_kernel(|| if self.has_something() { Ok(0) } else { self.take_waiting_bells(most) })
     }
 
-    /// Takes doorbells without waiting, whatever is in the ring. A failure that the kernel tells, which it tells once, is kept for the
-    /// program.
+    /// Takes doorbells without waiting, whatever is in the ring. A failure that the kernel tells, which it tells once,
+    /// is kept for the program.
     pub(super) fn take_waiting_bells(&self, most: usize) -> Answer {
         // SAFETY: the buffer is `take_bells`'.
         let taken = self.take_bells(most, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });

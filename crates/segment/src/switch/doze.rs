@@ -75,8 +75,8 @@ pub(super) fn wake_dozers(waiting: &AtomicU32, before: u32) {
 }
 
 impl Port<'_> {
-    /// Before a poll of this connection alone sleeps in the kernel: dozes until `deadline` (CLOCK_MONOTONIC, ns) at most, by
-    /// `sleep`, which makes the system call that it is given.
+    /// Before a poll of this connection alone sleeps in the kernel: dozes until `deadline` (CLOCK_MONOTONIC, ns) at
+    /// most, by `sleep`, which makes the system call that it is given.
     pub fn doze_in_poll(&self, deadline: Option<u64>, sleep: impl FnOnce(&dyn Fn() -> Answer) -> Answer) -> Dozed {
         match self.ready() {
             Ready::Yes => return Dozed::Awake,

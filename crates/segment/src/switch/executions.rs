@@ -1,5 +1,5 @@
-//! An end is away while its process executes a program, between ends on a real socket: what it had sent before, and what the other
-//! end does meanwhile.
+//! An end is away while its process executes a program, between ends on a real socket: what it had sent before, and
+//! what the other end does meanwhile.
 #![allow(unsafe_code, reason = "lays a buffer out as the library has it")]
 
 use super::lies::{Ends, PATIENCE, Sent, send, some_left_unread};
@@ -32,8 +32,9 @@ fn hand_over(it: &Ends) -> mpsc::Receiver<bool> {
     told
 }
 
-/// The sender's process executes a program that goes on with the connection, and the reader's one that knows nothing of it: before,
-/// while and after the sender is away. Fails if `Port::come_back` does not take the mark of going down back.
+/// The sender's process executes a program that goes on with the connection, and the reader's one that knows nothing of
+/// it: before, while and after the sender is away. Fails if `Port::come_back` does not take the mark of going down
+/// back.
 #[test]
 fn what_was_sent_before_an_execution_can_be_given_back() {
     for comes_back_first in [true, false] {
@@ -58,7 +59,8 @@ fn what_was_sent_before_an_execution_can_be_given_back() {
     }
 }
 
-/// The image sends in the ring behind what was sent before, and the reader gets it in order; the doorbells of both times are counted.
+/// The image sends in the ring behind what was sent before, and the reader gets it in order; the doorbells of both
+/// times are counted.
 #[test]
 fn an_image_goes_on_in_the_ring() {
     let (it, mut left) = some_left_unread();
@@ -81,8 +83,8 @@ fn an_image_goes_on_in_the_ring() {
     it.assert_receives(b"by a new mark");
 }
 
-/// An image without the library has sent something, and has executed one with it. Fails if `Port::come_back` does not ask the kernel
-/// whether anything was sent.
+/// An image without the library has sent something, and has executed one with it. Fails if `Port::come_back` does not
+/// ask the kernel whether anything was sent.
 #[test]
 fn a_mark_stays_behind_which_something_was_sent() {
     let (it, mut left) = some_left_unread();
@@ -144,8 +146,8 @@ fn receive_all(mut port: Port<'_>) -> (Vec<u8>, Answer) {
     }
 }
 
-/// The sender has gone down behind what is unread, has given it back, or is gone. Fails if `Port::pass_given` does not pass what
-/// was given back.
+/// The sender has gone down behind what is unread, has given it back, or is gone. Fails if `Port::pass_given` does not
+/// pass what was given back.
 #[test]
 fn an_image_reads_on_in_a_copy() {
     for case in ["down", "given", "gone"] {
@@ -169,8 +171,8 @@ fn an_image_reads_on_in_a_copy() {
     }
 }
 
-/// Another process, without the library, has sent something behind what a sender that was killed did not give back. Fails if
-/// `Port::pass_given_piece` does not compare what has come with the copy.
+/// Another process, without the library, has sent something behind what a sender that was killed did not give back.
+/// Fails if `Port::pass_given_piece` does not compare what has come with the copy.
 #[test]
 fn an_image_does_not_take_other_bytes_for_those_in_its_copy() {
     let (it, _) = some_left_unread();
@@ -178,9 +180,10 @@ fn an_image_does_not_take_other_bytes_for_those_in_its_copy() {
     assert!(!goes_on);
 }
 
-/// The sender was killed with the doorbell unread that the reader rang when it went away, so its kernel has reset the connection. On
-/// kernel TCP the stream would have ended, unless something was unread that the reader had sent. Fails if `Port::is_reset_by_bell` does
-/// not tell the two apart, and if a connection that is over counts as one that others have read.
+/// The sender was killed with the doorbell unread that the reader rang when it went away, so its kernel has reset the
+/// connection. On kernel TCP the stream would have ended, unless something was unread that the reader had sent. Fails
+/// if `Port::is_reset_by_bell` does not tell the two apart, and if a connection that is over counts as one that others
+/// have read.
 #[test]
 fn a_killed_sender_leaves_all_of_its_stream_to_an_image() {
     for (had_all, has_channel) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -211,8 +214,8 @@ fn a_killed_sender_leaves_all_of_its_stream_to_an_image() {
     }
 }
 
-/// What comes before the ring lies unread in the kernel when the reader goes away, and what of the ring was given back lies behind it.
-/// Fails if the reader comes to the ring without a look at that, and if a look or FIONREAD shows it.
+/// What comes before the ring lies unread in the kernel when the reader goes away, and what of the ring was given back
+/// lies behind it. Fails if the reader comes to the ring without a look at that, and if a look or FIONREAD shows it.
 #[test]
 fn an_image_reads_what_comes_before_its_copy() {
     let before = vec![7u8; 3000];
@@ -277,8 +280,9 @@ fn what_was_left_in_a_channel_is_needed() {
     }
 }
 
-/// A sender that does not sleep looks at the flag with its next call. Fails if the reader rings all the same, or if the sender leaves
-/// the doorbell of a reader that has taken it for a sleeper unread: either would make a reset of the sender's death.
+/// A sender that does not sleep looks at the flag with its next call. Fails if the reader rings all the same, or if the
+/// sender leaves the doorbell of a reader that has taken it for a sleeper unread: either would make a reset of the
+/// sender's death.
 #[test]
 fn a_departure_leaves_no_doorbell_with_a_sender_that_is_awake() {
     for may_sleep in [false, true] {
@@ -345,8 +349,9 @@ fn assert_looks(port: &Port<'_>, bytes: &[u8]) {
     assert!(got[..bytes.len()] == *bytes, "other bytes");
 }
 
-/// A thread sleeps in a receive on the kernel path, and another process of its family is about to leave the ring, when the other end
-/// goes up and down for a doorbell. Fails if `Port::leave_if_read` does not look for the mark: the sleeper takes the doorbell for data.
+/// A thread sleeps in a receive on the kernel path, and another process of its family is about to leave the ring, when
+/// the other end goes up and down for a doorbell. Fails if `Port::leave_if_read` does not look for the mark: the
+/// sleeper takes the doorbell for data.
 #[test]
 fn nothing_is_left_beside_a_sleeper_that_is_being_woken() {
     let it = Ends::joined(false);
@@ -377,8 +382,9 @@ fn nothing_is_left_beside_a_sleeper_that_is_being_woken() {
     assert_eq!(told.recv_timeout(PATIENCE), Ok((Ok(1), b'x')));
 }
 
-/// One end hands its socket over, and tells the other of it by a doorbell, when the other is just about to be closed. Fails if
-/// `Port::prepare_to_close` does not refuse doorbells: that socket's kernel would answer its close with a reset.
+/// One end hands its socket over, and tells the other of it by a doorbell, when the other is just about to be closed.
+/// Fails if `Port::prepare_to_close` does not refuse doorbells: that socket's kernel would answer its close with a
+/// reset.
 #[test]
 fn an_end_that_is_about_to_be_closed_is_told_of_nothing() {
     for fast in [true, false] {

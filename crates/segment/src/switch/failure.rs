@@ -112,7 +112,8 @@ impl Port<'_> {
         by_bell
     }
 
-    /// This end has gone down. Whether the other end has taken all that this end has sent, by either path, but for doorbells.
+    /// This end has gone down. Whether the other end has taken all that this end has sent, by either path, but for
+    /// doorbells.
     fn has_taken_all(&self) -> bool {
         self.sender().has_only_mark() && self.has_taken_all_but_bells()
     }

@@ -48,8 +48,8 @@ impl Port<'_> {
         self.give_back_inside(entered)
     }
 
-    /// The same, but does not wait for another thread that sends: false then. That thread may have to wait for what the caller does
-    /// next.
+    /// The same, but does not wait for another thread that sends: false then. That thread may have to wait for what the
+    /// caller does next.
     pub fn give_back_unless_busy(&self) -> bool {
         if self.owes_nothing_back() {
             return true;
@@ -104,8 +104,8 @@ impl Port<'_> {
         gave
     }
 
-    /// A reader rings when it leaves its ring. This end's program may never receive again, and if its process is killed with the
-    /// doorbell unread, its kernel resets the connection.
+    /// A reader rings when it leaves its ring. This end's program may never receive again, and if its process is killed
+    /// with the doorbell unread, its kernel resets the connection.
     pub(super) fn take_bell_of_departure(&self) {
         let lock = &self.end.reading.lock;
         if self.owed() > 0 && !is_quiet() && lock.enter_at_once(self.me) {

@@ -1,4 +1,5 @@
-//! A process hands a socket over, or pins its connection: the reader leaves the ring, and the sender goes down for good.
+//! A process hands a socket over, or pins its connection: the reader leaves the ring, and the sender goes down for
+//! good.
 
 use super::away::Departure;
 use super::leaving::Leave;
@@ -71,9 +72,9 @@ impl Port<'_> {
             && !self.wakes_or_will_wake()
     }
 
-    /// Whether the other end can be woken, or a doorbell that it has not taken wakes it. It was rung when this direction went down.
-    /// Once it has taken that doorbell it is on its way to the mark of going down, and has only to get a processor: this waits until
-    /// it has passed the mark, behind which it can be woken again.
+    /// Whether the other end can be woken, or a doorbell that it has not taken wakes it. It was rung when this
+    /// direction went down. Once it has taken that doorbell it is on its way to the mark of going down, and has only to
+    /// get a processor: this waits until it has passed the mark, behind which it can be woken again.
     pub(super) fn wakes_or_will_wake(&self) -> bool {
         let began = ticks();
         loop {

@@ -1,7 +1,7 @@
 //! A reader leaves its ring for good, so that a program without the library can read the socket.
 //!
-//! The reader says so by the bit [`LEFT`] and takes the last doorbells. The sender puts on the kernel path what is unread then
-//! (`give`).
+//! The reader says so by the bit [`LEFT`] and takes the last doorbells. The sender puts on the kernel path what is
+//! unread then (`give`).
 
 use super::doorbell::BELL_WITHIN_US;
 use super::entering::Beside;
@@ -112,7 +112,8 @@ impl Port<'_> {
     pub(super) fn leave_if_read(&self, until: u64) {
         let began = ticks();
         let is_over = || ticks().wrapping_sub(began) > micros(BELL_WITHIN_US) || nanoseconds() > until;
-        // A doorbell is on its way to the sleeper that may come with no other sign than the marks. The sleeper passes these.
+        // A doorbell is on its way to the sleeper that may come with no other sign than the marks. The sleeper passes
+        // these.
         let is_being_woken = |beside| beside == Beside::Sleeper && self.has_bells_behind_data() && !is_over();
         let leave = |beside| (!is_being_woken(beside)).then(|| self.leave_if_read_beside(beside, until));
         while self.with_all_reading(leave).is_none() {
@@ -131,8 +132,8 @@ impl Port<'_> {
             self.pass_marks();
         }
         // The flag was up when the ring was last seen empty. If the sender has not taken it since, it finds with
-        // its next record that this end has left. A mark of going up leaves the flag as it is, and so does the doorbell that may come
-        // behind it.
+        // its next record that this end has left. A mark of going up leaves the flag as it is, and so does the doorbell
+        // that may come behind it.
         let is_up = |flag: Flag| !flag.is_absent() && matches!(flag.raised(), Raised::Alone | Raised::Dozing);
         let is_read = |flag| match self.ahead() {
             Ok(Record::Empty) => is_up(flag),
@@ -148,8 +149,8 @@ impl Port<'_> {
         }
     }
 
-    /// Says that this end has left ([`LEFT`]), or is away ([`AWAY`]), if the sender can put on the kernel path what is unread in
-    /// the ring, and no doorbell lies behind unread data there.
+    /// Says that this end has left ([`LEFT`]), or is away ([`AWAY`]), if the sender can put on the kernel path what is
+    /// unread in the ring, and no doorbell lies behind unread data there.
     ///
     /// [`AWAY`]: crate::words::AWAY
     pub(super) fn leave_what_can_be_given_back(&self, how: u32) -> bool {
@@ -206,8 +207,8 @@ impl Port<'_> {
         self.channel.incoming().sender.ended.load(SeqCst) != 0 || self.has_ended()
     }
 
-    /// Whether the sender has gone down behind what is unread because its process executes an image, which takes the mark back if it
-    /// comes (see [`Port::go_away`]).
+    /// Whether the sender has gone down behind what is unread because its process executes an image, which takes the
+    /// mark back if it comes (see [`Port::go_away`]).
     fn may_be_given_back_by_image(&self) -> bool {
         let is_before_down = || self.front().is_ok_and(|(at, record)| self.is_before_down(at, record));
         // In this order: the sender is away when it goes down, and is back only once it has taken the mark back.

@@ -1,5 +1,5 @@
-//! What the other end may write, or leave behind, at the worst moment, between ends on a real socket: a receive still sleeps,
-//! and ends when the connection does; a poll finds that the rules were broken; a reset is taken for what it is.
+//! What the other end may write, or leave behind, at the worst moment, between ends on a real socket: a receive still
+//! sleeps, and ends when the connection does; a poll finds that the rules were broken; a reset is taken for what it is.
 #![allow(unsafe_code, reason = "lays ends and buffers out as the library has them")]
 
 use super::leaving::Leave;
@@ -167,8 +167,8 @@ fn a_second_mark_of_going_up_is_found_by_a_poll() {
     assert_eq!((port.ready(), port.end.stage(), port.end.reason()), (Ready::Yes, Stage::Broken, Reason::PeerFault));
 }
 
-/// Never sleeps if `Port::sleep` does not ask `Port::awaits_rest`, and keeps every other thread and process out meanwhile: the
-/// second if that does not ask for doorbells.
+/// Never sleeps if `Port::sleep` does not ask `Port::awaits_rest`, and keeps every other thread and process out
+/// meanwhile: the second if that does not ask for doorbells.
 #[test]
 fn a_receive_sleeps_before_what_never_comes() {
     for (fast, marks) in [(false, &[Record::Up(1000)][..]), (true, &[Record::Down(5), Record::Up(0)])] {
@@ -185,8 +185,8 @@ fn a_receive_sleeps_before_what_never_comes() {
     }
 }
 
-/// A reader that is killed between the ring and the doorbell had read everything: kernel TCP ends the stream. Unless it had
-/// asked for a reset; the last fails if `Port::judge_reset` does not look at `ReaderFlags::resets`.
+/// A reader that is killed between the ring and the doorbell had read everything: kernel TCP ends the stream. Unless it
+/// had asked for a reset; the last fails if `Port::judge_reset` does not look at `ReaderFlags::resets`.
 #[test]
 fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
     for (asked_before, asked) in [(false, false), (true, false), (false, true)] {
@@ -219,7 +219,8 @@ fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
     }
 }
 
-/// A liar, or a reader that was killed. Fails if `Port::step_down` takes an absent reader for one for which the kernel has no room.
+/// A liar, or a reader that was killed. Fails if `Port::step_down` takes an absent reader for one for which the kernel
+/// has no room.
 #[test]
 fn a_reader_that_is_absent_and_never_done_with_leaving_is_not_awaited() {
     let it = Ends::joined(true);
@@ -278,8 +279,8 @@ fn a_reader_that_hands_over_gives_what_is_unread_itself() {
     assert!(!it.port(0).sends_fast() && it.port(0).unsent() == 0);
 }
 
-/// The other end's socket is on its way over a Unix socket, so nobody can copy it, and the end sleeps in front of a mark that a
-/// doorbell cannot follow. What is left to it would never come.
+/// The other end's socket is on its way over a Unix socket, so nobody can copy it, and the end sleeps in front of a
+/// mark that a doorbell cannot follow. What is left to it would never come.
 #[test]
 fn nothing_is_left_to_a_sleeper_that_cannot_be_woken() {
     for passed in [false, true] {
@@ -302,8 +303,9 @@ fn nothing_is_left_to_a_sleeper_that_cannot_be_woken() {
     }
 }
 
-/// An end that has shut down its half is in the middle of taking the doorbell that came with the mark of going down. Another byte
-/// behind that mark would be data to it. Fails if `Port::wakes_or_will_wake` asks by a doorbell whether it lives.
+/// An end that has shut down its half is in the middle of taking the doorbell that came with the mark of going down.
+/// Another byte behind that mark would be data to it. Fails if `Port::wakes_or_will_wake` asks by a doorbell whether it
+/// lives.
 #[test]
 fn an_end_that_is_being_woken_gets_no_further_doorbell() {
     let it = Ends::joined(true);
@@ -358,8 +360,8 @@ fn a_reader_that_is_away_comes_back_behind_what_it_gave() {
 /// No thread has it: the largest there can be.
 const NOBODY: u32 = (1 << 22) - 1;
 
-/// A sender that is killed while it gives, and another process has its end: what it had not counted yet the reader does not give
-/// again.
+/// A sender that is killed while it gives, and another process has its end: what it had not counted yet the reader does
+/// not give again.
 #[test]
 fn what_a_killed_sender_has_given_is_not_given_again() {
     for given in [0, 1, 2000, 4096] {
@@ -379,8 +381,8 @@ fn what_a_killed_sender_has_given_is_not_given_again() {
     }
 }
 
-/// A sender that is killed before it has sent a doorbell that it had announced: the reader does not wait for ever, and what it
-/// would give could not be told from that.
+/// A sender that is killed before it has sent a doorbell that it had announced: the reader does not wait for ever, and
+/// what it would give could not be told from that.
 #[test]
 fn a_reader_gives_nothing_behind_a_doorbell_that_is_missing() {
     let (it, mut left) = some_left_unread();

@@ -1,7 +1,7 @@
 //! Whether the other end lives, was stopped, is gone, or lies.
 //!
-//! A sender asks the kernel rarely. After the other end's FIN only a doorbell tells an end that has shut down its half from an
-//! end that is gone.
+//! A sender asks the kernel rarely. After the other end's FIN only a doorbell tells an end that has shut down its half
+//! from an end that is gone.
 
 use super::{CHECK_EVERY_US, OVER, Port, STOPPED_US, micros};
 use crate::clock::ticks;

@@ -1,7 +1,7 @@
 //! The reader passes the marks by which the sender switches the path.
 //!
-//! The mark of going up is passed once everything was read that comes before it on the kernel path. The mark of going down is
-//! passed once the ring was read up to it.
+//! The mark of going up is passed once everything was read that comes before it on the kernel path. The mark of going
+//! down is passed once the ring was read up to it.
 
 use super::Port;
 use super::entering::Beside;
@@ -65,7 +65,8 @@ impl Port<'_> {
         })
     }
 
-    /// Passes the mark of going down that lies next, unless a signal handler of this thread has, or the sender has taken it back.
+    /// Passes the mark of going down that lies next, unless a signal handler of this thread has, or the sender has
+    /// taken it back.
     pub(super) fn pass_down(&self) -> Result<(), Fault> {
         kernel::undisturbed(|| {
             if let (head, Record::Down(bells)) = self.front_from(self.place().head)?
@@ -93,8 +94,8 @@ impl Port<'_> {
         self.end.note_received_fast();
     }
 
-    /// Passes the mark of going down at `head`, unless the sender has taken it back: `bells` doorbells come before the data in the
-    /// kernel.
+    /// Passes the mark of going down at `head`, unless the sender has taken it back: `bells` doorbells come before the
+    /// data in the kernel.
     pub(super) fn enter_kernel(&self, head: u64, bells: u64) {
         let reading = &self.end.reading;
         let ring = self.incoming();
@@ -115,7 +116,8 @@ impl Port<'_> {
         let head = ring.behind(head, Record::Down(0));
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         self.channel.incoming().head.head.store(head, Release);
-        // The other end may have gone down because it left its own ring. A thread that sends meanwhile finds that out itself.
+        // The other end may have gone down because it left its own ring. A thread that sends meanwhile finds that out
+        // itself.
         self.give_back_unless_busy();
     }
 

@@ -1,5 +1,5 @@
-//! Models of the two ends of one connection, with one direction looked at: the code is that of the library, the kernel is
-//! [`crate::model`]. `make loom` checks them. Each names a line with which it fails when that is weakened.
+//! Models of the two ends of one connection, with one direction looked at: the code is that of the library, the kernel
+//! is [`crate::model`]. `make loom` checks them. Each names a line with which it fails when that is weakened.
 
 #![allow(unsafe_code, reason = "lays ends and buffers out as the library has them")]
 
@@ -128,8 +128,9 @@ fn both(preemptions: usize, fast: bool, sends: fn(&mut Port<'_>), receives: fn(&
     });
 }
 
-/// Fails if `Sender::put` publishes a record with Relaxed: then the reader finds the header before the bytes. Fails if it does so
-/// with `store(.., Release)` and `Port::wake_reader` looks with Acquire: then neither end sees the other, and the reader sleeps on.
+/// Fails if `Sender::put` publishes a record with Relaxed: then the reader finds the header before the bytes. Fails if
+/// it does so with `store(.., Release)` and `Port::wake_reader` looks with Acquire: then neither end sees the other,
+/// and the reader sleeps on.
 #[test]
 fn a_reader_that_goes_to_sleep_is_woken() {
     let receives = |port: &mut Port<'_>| {
@@ -157,8 +158,8 @@ fn dozes(port: &Port<'_>) -> Dozed {
     })
 }
 
-/// Fails if `Port::doze` looks at the ring before it raises the flag, or `Port::wake` does not take the flag down: then the reader
-/// dozes on beside what was published.
+/// Fails if `Port::doze` looks at the ring before it raises the flag, or `Port::wake` does not take the flag down: then
+/// the reader dozes on beside what was published.
 #[test]
 fn a_reader_that_dozes_is_woken() {
     let receives = |port: &mut Port<'_>| {
@@ -181,8 +182,8 @@ fn a_reader_that_dozes_is_woken_where_the_stream_goes_down() {
     both(2, true, sends, receives);
 }
 
-/// Fails if `Port::end_sending` does not rouse, or does so before it says that the direction ends: then the reader dozes on, or anew,
-/// beside the end of the stream.
+/// Fails if `Port::end_sending` does not rouse, or does so before it says that the direction ends: then the reader
+/// dozes on, or anew, beside the end of the stream.
 #[test]
 fn a_reader_that_dozes_is_woken_at_the_end() {
     let receives = |port: &mut Port<'_>| {
@@ -214,8 +215,8 @@ fn what_a_reader_leaves_while_the_other_end_closes_is_not_lost() {
     both(2, true, sends, receives);
 }
 
-/// Fails if `Port::go_down_and_wake` names another number of doorbells in its mark: then a doorbell is read as data. With
-/// two preemptions it did not end within 30 s.
+/// Fails if `Port::go_down_and_wake` names another number of doorbells in its mark: then a doorbell is read as data.
+/// With two preemptions it did not end within 30 s.
 #[test]
 fn bytes_keep_their_order_across_switches() {
     let receives = |port: &mut Port<'_>| {
@@ -263,8 +264,9 @@ fn bytes_keep_their_order_where_a_connection_is_held_again_and_again() {
     both(1, true, sends, receives);
 }
 
-/// A sender goes away for a moment, as for an execution, and takes its mark of going down back if the reader has not passed it. Fails
-/// if `Ring::pass_down` lets the reader pass a mark that was taken back: then it awaits what goes into the ring by the kernel.
+/// A sender goes away for a moment, as for an execution, and takes its mark of going down back if the reader has not
+/// passed it. Fails if `Ring::pass_down` lets the reader pass a mark that was taken back: then it awaits what goes into
+/// the ring by the kernel.
 #[test]
 fn bytes_keep_their_order_where_a_mark_is_taken_back() {
     let receives = |port: &mut Port<'_>| {

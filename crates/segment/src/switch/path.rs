@@ -21,15 +21,16 @@ pub(super) enum Descent {
     Down,
     /// The kernel has no room yet for all that the absent reader has left.
     NoRoom,
-    /// The reader has not passed the mark of going up and receives from the kernel at this moment, or is about to leave its ring.
+    /// The reader has not passed the mark of going up and receives from the kernel at this moment, or is about to leave
+    /// its ring.
     ReaderInside,
 }
 
 /// Why a direction is to go up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum GoUp {
-    /// For a send. The connection must be neither pinned nor held, and the doorbell for what comes next must not lie behind
-    /// unread data.
+    /// For a send. The connection must be neither pinned nor held, and the doorbell for what comes next must not lie
+    /// behind unread data.
     ToSend,
     /// For a doorbell alone, which tells the other end of something. The direction goes down again at once, or soon.
     ToWake,
@@ -112,8 +113,8 @@ impl Port<'_> {
         true
     }
 
-    /// Whether the direction went down last because its ring was full before the reader had read what lay before it in the kernel.
-    /// It would be full again: most of a stream goes up and down then, and the reader pays for each mark.
+    /// Whether the direction went down last because its ring was full before the reader had read what lay before it in
+    /// the kernel. It would be full again: most of a stream goes up and down then, and the reader pays for each mark.
     fn has_outrun(&self) -> bool {
         self.end.sending.outran.load(Relaxed) != 0
     }
@@ -199,7 +200,8 @@ impl Port<'_> {
         // On top of a send of this thread the path stays as it is. That send, or the next, finds that the connection is
         // pinned.
         let nested = entered == Entered::Nested;
-        // The mark counts the doorbell that wakes. So the reader throws it away, however late it comes. Behind the FIN none comes.
+        // The mark counts the doorbell that wakes. So the reader throws it away, however late it comes. Behind the FIN
+        // none comes.
         let mut is_bell_due = wake
             && !nested
             && !self.has_sent_fin()

@@ -55,8 +55,8 @@ impl Port<'_> {
         into.taken() - before
     }
 
-    /// If the sender has taken the mark at `down` back meanwhile, what was seen behind it may be doorbells: the look ends where it was
-    /// when it had `seen` what comes before the mark.
+    /// If the sender has taken the mark at `down` back meanwhile, what was seen behind it may be doorbells: the look
+    /// ends where it was when it had `seen` what comes before the mark.
     fn unless_taken_back(&self, down: u64, into: &mut Cursor, seen: Cursor) {
         if !matches!(self.incoming().record(down), Ok(Record::Down(_))) {
             *into = seen;

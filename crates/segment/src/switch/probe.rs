@@ -1,8 +1,8 @@
 //! Whether the kernel path of a connection still carries what is sent on it.
 //!
-//! Between users and containers, a firewall rule or a network policy may come to forbid a connection that is fast. Memory does not
-//! carry on what the administrator forbids: a busy sender sends a doorbell every few seconds, and goes down if the kernel of the
-//! other end does not acknowledge it. A reader that sleeps is woken by doorbells anyway.
+//! Between users and containers, a firewall rule or a network policy may come to forbid a connection that is fast.
+//! Memory does not carry on what the administrator forbids: a busy sender sends a doorbell every few seconds, and goes
+//! down if the kernel of the other end does not acknowledge it. A reader that sleeps is woken by doorbells anyway.
 
 use super::{Port, micros};
 use crate::kernel;

@@ -1,4 +1,5 @@
-//! What polls and epoll sets are told of the incoming direction: whether something can be read, how much, and what is new.
+//! What polls and epoll sets are told of the incoming direction: whether something can be read, how much, and what is
+//! new.
 #![allow(unsafe_code, reason = "looks at a byte in the kernel")]
 
 use super::entering::Beside;
@@ -76,8 +77,8 @@ impl Port<'_> {
         })
     }
 
-    /// The same for a socket that a poll of the kernel's has just reported to be readable. On the kernel path, where no doorbell is left
-    /// to be thrown away, that is true as it stands.
+    /// The same for a socket that a poll of the kernel's has just reported to be readable. On the kernel path, where no
+    /// doorbell is left to be thrown away, that is true as it stands.
     pub fn is_readable_as_told(&self) -> bool {
         self.is_all_in_kernel() || self.readable()
     }
@@ -193,7 +194,8 @@ impl Port<'_> {
             total += in_kernel;
             let Ok((head, up @ Record::Up(_))) = self.front() else { return total };
             if in_kernel < limit || self.is_given_first() {
-                // The bytes before the ring are still on their way in the kernel, or such as are in the ring too lie behind them.
+                // The bytes before the ring are still on their way in the kernel, or such as are in the ring too lie
+                // behind them.
                 return total;
             }
             place = Place { head: ring.behind(head, up), consumed: 0 };

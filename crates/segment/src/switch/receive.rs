@@ -185,8 +185,8 @@ impl Port<'_> {
         }
     }
 
-    /// As [`Port::take_across`], unless a signal handler of this thread has received since there were `nested` receives: what
-    /// follows that is not behind what this receive has.
+    /// As [`Port::take_across`], unless a signal handler of this thread has received since there were `nested`
+    /// receives: what follows that is not behind what this receive has.
     #[cold]
     fn take_across_undisturbed(&self, into: &mut Cursor, peek_from: Option<&Cursor>, nested: u64) -> usize {
         kernel::undisturbed(|| {
@@ -278,8 +278,8 @@ impl Port<'_> {
         if polls { Patience::Until(deadline) } else { Patience::Socket }
     }
 
-    /// Whether the other end streams in small pieces: this end has sent nothing since its last wait, so nobody awaits an
-    /// answer, and it has just received little.
+    /// Whether the other end streams in small pieces: this end has sent nothing since its last wait, so nobody awaits
+    /// an answer, and it has just received little.
     #[inline]
     fn is_trickled_to(&self) -> bool {
         const LITTLE: u32 = 1024;

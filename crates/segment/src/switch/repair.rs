@@ -1,7 +1,7 @@
 //! A thread repairs what the last owner of a lock left in the middle of a call.
 //!
-//! That owner was killed, or its thread has executed another program. A signal handler finishes what the call below it in the
-//! same thread cannot finish.
+//! That owner was killed, or its thread has executed another program. A signal handler finishes what the call below it
+//! in the same thread cannot finish.
 
 use super::entering::Beside;
 use super::give::PIECE;

@@ -22,13 +22,14 @@ const PATIENCE_US: u64 = 1000;
 /// The same for a send that does not block, or is about to say EAGAIN.
 const SHORT_PATIENCE_US: u64 = 20;
 
-/// A send that blocks polls for room for so long. Then it naps, until half of the ring is free: a reader that is slower than its
-/// sender makes room all the time, and a sender that polled for each message would have a processor for itself.
+/// A send that blocks polls for room for so long. Then it naps, until half of the ring is free: a reader that is slower
+/// than its sender makes room all the time, and a sender that polled for each message would have a processor for
+/// itself.
 const POLLS_US: u64 = 100;
 /// A nap takes half of the time that the send has waited, but not less and not more than these.
 const NAP_US: [u32; 2] = [50, 500];
-/// A send that blocks goes down when it has waited for so long, whether the reader moves or not: the kernel then answers for timeouts
-/// and signals.
+/// A send that blocks goes down when it has waited for so long, whether the reader moves or not: the kernel then
+/// answers for timeouts and signals.
 const WAITS_US: u64 = 20_000;
 
 /// A reader that has made no room for so long has stopped.
@@ -173,8 +174,8 @@ impl Port<'_> {
         [false, true].into_iter().any(|fresh| sender.free(fresh).is_ok_and(|free| free >= enough))
     }
 
-    /// In how many nanoseconds a wait for room looks again; `None` if the direction has left the ring, or does so now, since the
-    /// reader has stopped.
+    /// In how many nanoseconds a wait for room looks again; `None` if the direction has left the ring, or does so now,
+    /// since the reader has stopped.
     pub fn looks_for_room_in(&self) -> Option<u64> {
         if !self.stays_in_ring() || self.reader_is_gone() {
             return None;
@@ -211,8 +212,8 @@ impl Port<'_> {
         sending.full_progress[1].store(now, Relaxed);
     }
 
-    /// Where the reader is, as far as was seen: a number that changes when it reads from the ring, or from the kernel what comes
-    /// before the ring.
+    /// Where the reader is, as far as was seen: a number that changes when it reads from the ring, or from the kernel
+    /// what comes before the ring.
     fn reader_at(&self) -> u64 {
         let head = self.end.sending.seen_head.load(Acquire);
         head.wrapping_add(self.channel.outgoing().flags.position.load(Acquire))

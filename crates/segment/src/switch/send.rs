@@ -184,8 +184,8 @@ impl Port<'_> {
                 Room::Some => since = None,
                 Room::None if nonblocking && nested => return Outcome::Failed(AGAIN),
                 Room::None => {
-                    // The kernel's buffer is so large that part of a call is seldom taken, and not all programs expect it:
-                    // iperf3 3.12 with -F loses what is left.
+                    // The kernel's buffer is so large that part of a call is seldom taken, and not all programs expect
+                    // it: iperf3 3.12 with -F loses what is left.
                     let whole = *sent > 0 && sending.only_sends.load(Relaxed) != 0;
                     if let Some(outcome) = self.find_full(&mut since, nonblocking, nested, whole) {
                         return outcome;
@@ -199,7 +199,8 @@ impl Port<'_> {
         }
     }
 
-    /// The ring has stayed full. `None`: the send tries again. `since` is when it first did so. `whole`: the rest goes the kernel path.
+    /// The ring has stayed full. `None`: the send tries again. `since` is when it first did so. `whole`: the rest goes
+    /// the kernel path.
     #[cold]
     fn find_full(&self, since: &mut Option<u64>, nonblocking: bool, nested: bool, whole: bool) -> Option<Outcome> {
         let sending = &self.end.sending;

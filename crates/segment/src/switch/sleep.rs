@@ -131,8 +131,8 @@ impl Port<'_> {
     }
 
     /// Before this thread sleeps on the connection, it gives back what readers have left unread in this ring and in
-    /// those of its process's other connections. False if the kernel has no room for all of it yet, or another thread is
-    /// sending there: the thread has to come again.
+    /// those of its process's other connections. False if the kernel has no room for all of it yet, or another thread
+    /// is sending there: the thread has to come again.
     pub(super) fn give_back_before_sleep(&self) -> bool {
         let (now, seen) = (self.channel.departures(), &self.end.departures);
         if seen.load(Relaxed) != now {

@@ -1,4 +1,5 @@
-//! The state of a direction, as each of its ends derives it from the words in the channel and from those that it keeps itself.
+//! The state of a direction, as each of its ends derives it from the words in the channel and from those that it keeps
+//! itself.
 
 use super::Port;
 use crate::end::Stage;
@@ -10,8 +11,8 @@ use crate::words::{CLOSED, Flag, SHUT};
 pub enum SenderState {
     /// The sender puts it into the ring.
     Up,
-    /// The direction is in the ring, and the next send takes it down, or finds that it cannot go on: the connection is pinned
-    /// or held, the reader asks for it, is absent or has closed, or a side broke the rules.
+    /// The direction is in the ring, and the next send takes it down, or finds that it cannot go on: the connection is
+    /// pinned or held, the reader asks for it, is absent or has closed, or a side broke the rules.
     GoingDown,
     /// The sender puts it on the kernel path, and tries to go up before.
     Down,
@@ -26,8 +27,8 @@ pub enum ReaderState {
     Ring,
     /// The reader reads the kernel path, and looks at the ring for the mark of going up.
     Kernel,
-    /// The flag says that the reader is absent, and the end still stands in the ring: a thread is about to leave it, or was
-    /// killed there.
+    /// The flag says that the reader is absent, and the end still stands in the ring: a thread is about to leave it, or
+    /// was killed there.
     Leaving,
     /// The reader is absent: if a process reads, it reads the kernel path alone.
     Absent,
@@ -72,7 +73,8 @@ impl Port<'_> {
         self.end.reading.fast.load(Relaxed) != 0
     }
 
-    /// Whether this end does not look at the incoming ring, for good (see `leave`) or while it is [away](Port::go_away).
+    /// Whether this end does not look at the incoming ring, for good (see `leave`) or while it is
+    /// [away](Port::go_away).
     pub fn is_absent(&self) -> bool {
         Flag(self.channel.incoming().flags.waiting.load(Acquire)).is_absent()
     }

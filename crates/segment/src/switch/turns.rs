@@ -1,8 +1,8 @@
-//! The processes of a connection's two ends take turns to execute programs: while one of them is between two images, the other
-//! keeps the channel, and with it what no copy can hold.
+//! The processes of a connection's two ends take turns to execute programs: while one of them is between two images,
+//! the other keeps the channel, and with it what no copy can hold.
 //!
-//! Each says that it executes, and then looks whether the other one said so: of two that do this at the same moment, one finds the
-//! other at least, and takes back what it said.
+//! Each says that it executes, and then looks whether the other one said so: of two that do this at the same moment,
+//! one finds the other at least, and takes back what it said.
 
 use super::Port;
 use crate::kernel;
@@ -14,8 +14,8 @@ fn me() -> u32 {
 }
 
 impl Port<'_> {
-    /// This process is about to execute a program that comes for the channel. False, and nothing is said, if the other end's process
-    /// is between two images.
+    /// This process is about to execute a program that comes for the channel. False, and nothing is said, if the other
+    /// end's process is between two images.
     pub fn begin_execution(&self) -> bool {
         self.insist_on_execution();
         let is_free = !self.other_executes();
@@ -30,7 +30,8 @@ impl Port<'_> {
         self.channel.outgoing().sender.executing.swap(me(), SeqCst);
     }
 
-    /// The new image has the channel, or is not executed. Another process that has this end may execute a program as well.
+    /// The new image has the channel, or is not executed. Another process that has this end may execute a program as
+    /// well.
     pub fn end_execution(&self) {
         let _ = self.channel.outgoing().sender.executing.compare_exchange(me(), 0, Release, Relaxed);
     }

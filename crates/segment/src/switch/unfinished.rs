@@ -1,8 +1,8 @@
-//! A sender that was killed while it gave back has put on the kernel path a part of what this end had left in its ring. This end is
-//! back, and reads the rest from the ring.
+//! A sender that was killed while it gave back has put on the kernel path a part of what this end had left in its ring.
+//! This end is back, and reads the rest from the ring.
 //!
-//! The part is as long as the kernel has received since this end went away: the sender, which may have been killed at any step,
-//! need not have counted it.
+//! The part is as long as the kernel has received since this end went away: the sender, which may have been killed at
+//! any step, need not have counted it.
 
 use super::BROKEN;
 use super::Port;
@@ -15,8 +15,8 @@ use crate::vector::Cursor;
 use crate::words::{ALONE, Flag, Presence};
 
 impl Port<'_> {
-    /// This end is away, and its sender gives back. If the sender has ended in the middle of that, and all has been read that it
-    /// gave, this end reads the rest from the ring.
+    /// This end is away, and its sender gives back. If the sender has ended in the middle of that, and all has been
+    /// read that it gave, this end reads the rest from the ring.
     #[cold]
     pub(super) fn take_up_unfinished(&self) {
         let presence = || Flag(self.channel.incoming().flags.waiting.load(Acquire)).presence();
@@ -62,7 +62,8 @@ impl Port<'_> {
         Some(())
     }
 
-    /// Bytes that the sender, which has sent its FIN, gave back while this end was away. `None` if the kernel does not tell.
+    /// Bytes that the sender, which has sent its FIN, gave back while this end was away. `None` if the kernel does not
+    /// tell.
     fn given_while_away(&self) -> Option<u64> {
         let before = match self.front_from(self.place().head) {
             Ok((_, Record::Up(position))) => position,

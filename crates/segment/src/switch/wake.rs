@@ -1,7 +1,7 @@
 //! The sender wakes the reader: it looks at the waiting flag after it has published, and sends a doorbell.
 //!
-//! The sender announces a doorbell before it sends it, and takes it back if nobody needs it. The reader takes doorbells in
-//! `doorbell`.
+//! The sender announces a doorbell before it sends it, and takes it back if nobody needs it. The reader takes doorbells
+//! in `doorbell`.
 
 use super::give::Gave;
 use super::{AGAIN, Port, micros};

@@ -65,8 +65,8 @@ impl Carried<'_> {
         parcel.fill(contents, channel)
     }
 
-    /// Fills `end` with the end that came along; false when that is not an end of a connection that goes on, or may be out of
-    /// date.
+    /// Fills `end` with the end that came along; false when that is not an end of a connection that goes on, or may be
+    /// out of date.
     pub fn restore(&self, end: &End) -> bool {
         let Some((contents, _)) = self.end else { return false };
         fill(end, contents.end.iter().copied());
@@ -98,8 +98,8 @@ fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
     end.owners.end_loans();
 }
 
-/// Fills `end` from end number `index` of family `id`, which is another than this process's and has passed the socket here:
-/// to that family the connection is plain TCP from then on. False if that cannot be.
+/// Fills `end` from end number `index` of family `id`, which is another than this process's and has passed the socket
+/// here: to that family the connection is plain TCP from then on. False if that cannot be.
 pub fn take_over(end: &End, id: i32, index: u32, cookie: u64) -> bool {
     let Ok(lender) = Family::open(id, kernel::user_id()) else { return false };
     let old = lender.end(index);

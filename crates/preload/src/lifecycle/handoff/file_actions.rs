@@ -160,7 +160,8 @@ impl FileActions {
         }
     }
 
-    /// Whether the program surely does not get `fd`: nothing duplicates it, and its number is closed or becomes something else's.
+    /// Whether the program surely does not get `fd`: nothing duplicates it, and its number is closed or becomes
+    /// something else's.
     pub fn take_away(&self, fd: i32) -> bool {
         let takes = |action| match action {
             Action::Close(it) | Action::Open(it) => it == fd,
@@ -187,8 +188,8 @@ impl FileActions {
         self.all().is_none_or(|mut all| all.any(|it| it.numbers().contains(&Some(fd))))
     }
 
-    /// A list with `more` actions behind the first `at`, those that close a descriptor or duplicate one, and without what closes
-    /// `kept`. `None` without memory, and where this libc keeps them in another way.
+    /// A list with `more` actions behind the first `at`, those that close a descriptor or duplicate one, and without
+    /// what closes `kept`. `None` without memory, and where this libc keeps them in another way.
     pub fn with(&self, at: usize, more: &[Action], kept: Option<i32>) -> Option<LongerList> {
         if !is_layout_known() {
             return None;

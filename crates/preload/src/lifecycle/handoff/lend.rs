@@ -23,8 +23,8 @@ impl Receiver {
         Receiver { unix_socket, comes_to_rings: None }
     }
 
-    /// A socket is about to be passed: a process of the same family finds its end again, any other sees plain TCP. False if the
-    /// receiver would read it with a gap: then it must not have that socket.
+    /// A socket is about to be passed: a process of the same family finds its end again, any other sees plain TCP.
+    /// False if the receiver would read it with a gap: then it must not have that socket.
     pub fn may_have(&mut self, connection: &Connection) -> bool {
         connection.stop_asking();
         connection.end.pin(Reason::Passed);
@@ -59,8 +59,8 @@ impl Receiver {
         family::with_meeting_surely(lend) == Some(true) || connection.hand_over(Reason::Passed)
     }
 
-    /// Whether all processes that have the other end of the Unix socket by now [come to rings](comes_to_rings), as far as /proc tells.
-    /// Which process will accept an end that no process has yet is not known.
+    /// Whether all processes that have the other end of the Unix socket by now [come to rings](comes_to_rings), as far
+    /// as /proc tells. Which process will accept an end that no process has yet is not known.
     fn comes_to_rings(&mut self) -> bool {
         if let Some(known) = self.comes_to_rings {
             return known;

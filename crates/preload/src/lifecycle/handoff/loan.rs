@@ -65,7 +65,8 @@ pub struct Offer {
     time: u64,
 }
 
-/// For so long a process that ends keeps what it has lent, and leaves it to the kernel afterwards where nothing is lost.
+/// For so long a process that ends keeps what it has lent, and leaves it to the kernel afterwards where nothing is
+/// lost.
 const KEPT_NS: u64 = 1_000_000_000;
 
 impl Offer {

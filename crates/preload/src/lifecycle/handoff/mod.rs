@@ -1,16 +1,17 @@
-//! A process hands its connections on to the program that it executes or spawns, or to a process that it passes them to.
+//! A process hands its connections on to the program that it executes or spawns, or to a process that it passes them
+//! to.
 //!
-//! Before an image begins, [`prospect`] finds out whether it is sure to load this very library and to attach what this image has
-//! attached. If not, the connections are plain TCP before it begins: their reader surrenders its ring, and the other end puts on
-//! the kernel path what is unread there.
+//! Before an image begins, [`prospect`] finds out whether it is sure to load this very library and to attach what this
+//! image has attached. If not, the connections are plain TCP before it begins: their reader surrenders its ring, and
+//! the other end puts on the kernel path what is unread there.
 //!
-//! If it is sure, one variable in the new environment says where the connections are found. Even so, an end that nobody else has
-//! is [away](underpass_segment::switch::Port::go_away) from its ring until the image is back there: should the image
-//! not come back, for a cause that nobody has thought of, it finds plain TCP all the same. An image that takes this
-//! one's place reads a [`parcel`]: a memfd with the ends themselves, since this process may be the last to have their
-//! table. An image that begins in another process finds them in the family's table. Either looks a connection up by the
-//! cookie of its socket, so the descriptor's number does not matter. An image that cannot attach what it depends on
-//! ends the connection by a reset at once.
+//! If it is sure, one variable in the new environment says where the connections are found. Even so, an end that nobody
+//! else has is [away](underpass_segment::switch::Port::go_away) from its ring until the image is back there: should the
+//! image not come back, for a cause that nobody has thought of, it finds plain TCP all the same. An image that takes
+//! this one's place reads a [`parcel`]: a memfd with the ends themselves, since this process may be the last to have
+//! their table. An image that begins in another process finds them in the family's table. Either looks a connection up
+//! by the cookie of its socket, so the descriptor's number does not matter. An image that cannot attach what it depends
+//! on ends the connection by a reset at once.
 
 mod arrival;
 pub mod by_cookie;
@@ -252,8 +253,8 @@ unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<
     }
 }
 
-/// This process has no connection any more, but the family's table, in which the image of another process may be about to look
-/// for its ends.
+/// This process has no connection any more, but the family's table, in which the image of another process may be about
+/// to look for its ends.
 fn depart_with_nothing(family: &'static Family, envp: *const *const c_char) -> Packed {
     count::count_before_execution(|_| false);
     images::await_other_ends();
@@ -369,7 +370,8 @@ impl Room {
     }
 }
 
-/// Whether other processes have the connection, or may come for it, and go on with it while this one executes a program.
+/// Whether other processes have the connection, or may come for it, and go on with it while this one executes a
+/// program.
 fn is_shared(connection: &Connection) -> bool {
     !connection.is_last() || connection.end.owners.is_lent()
 }
@@ -384,7 +386,8 @@ fn fill_parcel(
     staying: &Staying,
     is_sure: bool,
 ) -> i32 {
-    // Otherwise other processes keep the family's table, and the new image finds the ends there, unless those are killed.
+    // Otherwise other processes keep the family's table, and the new image finds the ends there, unless those are
+    // killed.
     let holds = !family.has_others(family::member());
     let (member, census) = (family::member(), Census::new());
     // A connection that may be lost with a doubtful image is handed over, which may take long.

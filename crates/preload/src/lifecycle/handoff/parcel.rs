@@ -1,4 +1,5 @@
-//! What travels with a process into the program that it executes: a memfd, open in the new image until that has read it.
+//! What travels with a process into the program that it executes: a memfd, open in the new image until that has read
+//! it.
 //!
 //! It begins with a head and a list that every version of the library can read: for each descriptor of a connection the
 //! cookie of its socket, and whether the connection is over if the new image cannot go on with it. Then come the ends
@@ -62,8 +63,8 @@ pub struct Contents {
     pub shared: u64,
     /// What the kernel receives until what was unread in the ring is given back, after which its reader went away.
     pub left_behind: u64,
-    /// The copy of what was unread: where it lies in the parcel, its length, 0 if there is none, and the position in the
-    /// ring where it begins.
+    /// The copy of what was unread: where it lies in the parcel, its length, 0 if there is none, and the position in
+    /// the ring where it begins.
     copy: [u64; 3],
     /// The end itself: the old image may have been the last to have the table.
     pub end: [u8; size_of::<End>()],
@@ -126,7 +127,8 @@ impl Parcel {
         self.contents.push(Contents { index, counted, shared, left_behind, copy, end });
     }
 
-    /// Puts a copy of what is unread into the parcel, and says where: see [`Contents::copy`]. `None` without memory for it.
+    /// Puts a copy of what is unread into the parcel, and says where: see [`Contents::copy`]. `None` without memory for
+    /// it.
     fn copy(&mut self, channel: &Channel, unread: Unread) -> Option<[u64; 3]> {
         let [first, second] = channel.incoming_ring().pieces(unread.from, unread.to);
         let pieces = [channel.words(), first, second];

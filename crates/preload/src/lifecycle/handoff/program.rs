@@ -229,7 +229,8 @@ fn opened(fd: c_int, loader: Identity, scripts: usize) -> Judged {
     Some(if loads { Outcome::Loads } else { Outcome::Unknown })
 }
 
-/// Whether its execution may change the credentials (credentials(7), capabilities(7)): then the loader heeds no LD_PRELOAD.
+/// Whether its execution may change the credentials (credentials(7), capabilities(7)): then the loader heeds no
+/// LD_PRELOAD.
 fn is_privileged(fd: c_int, about: &libc::stat) -> bool {
     let name = c"security.capability".as_ptr() as usize;
     // SAFETY: the name is a string; nothing is written to a buffer of no length.

@@ -6,9 +6,9 @@
 //! receives and sends fail there. Its standard output and standard error stay the connection, because programs write to
 //! these, and the kernel path can take that.
 //!
-//! A process of one thread that executes the image puts the socket into its own descriptors for that moment, and so does a child of
-//! vfork. Where other threads use the descriptors, the image does not inherit the connection. A process that spawns the image goes
-//! on with its descriptors, so file actions replace them, behind those of the program.
+//! A process of one thread that executes the image puts the socket into its own descriptors for that moment, and so
+//! does a child of vfork. Where other threads use the descriptors, the image does not inherit the connection. A process
+//! that spawns the image goes on with its descriptors, so file actions replace them, behind those of the program.
 
 use super::environment::{Pages, note_child_packed};
 use super::file_actions::{Action, FileActions, LongerList};
