@@ -408,7 +408,7 @@ impl Channel {
 
     /// The same of either end, for a process that ends. What it was about to execute itself does not come any more.
     pub fn is_awaited_by_image(&self) -> bool {
-        let me = kernel::marked(kernel::process_id() as u32);
+        let me = kernel::marked_process_id();
         let is_mine = |direction: &Direction| direction.sender.executing.load(SeqCst) == me;
         [self.outgoing(), self.incoming()].into_iter().any(|it| !is_mine(it) && is_executing(it))
     }

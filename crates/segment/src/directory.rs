@@ -82,7 +82,7 @@ pub struct Holder {
 
 /// This process as a [`Holder`].
 pub fn holder(fd: i32, family: i32) -> Holder {
-    Holder { pid: kernel::marked(kernel::process_id() as u32) as i32, fd, family }
+    Holder { pid: kernel::marked_process_id() as i32, fd, family }
 }
 
 /// A socket that was passed to another process.

@@ -172,6 +172,12 @@ pub fn take_back_what_is_left(family: &Family) {
     });
 }
 
+/// The same, however short ago a process looked.
+pub fn take_back_at_once(family: &Family) {
+    family.look_again();
+    take_back_what_is_left(family);
+}
+
 /// Ends a connection that no process has any more, and that this process never had.
 pub fn close_orphan(family: &Family, index: u32) {
     family::with_meeting_surely(|m| m.close_orphan(family.end(index)));
@@ -250,8 +256,7 @@ impl Connection {
             && let Some(family) = family::existing()
             && family.has_reference_of_gone(self.index)
         {
-            family.look_again();
-            take_back_what_is_left(family);
+            take_back_at_once(family);
         }
     }
 

@@ -35,10 +35,11 @@ of_each_thread! {
     static LENDS_BEFORE_VFORK: u32 = 0;
 }
 
-/// How long a thread that leaves awaits those that lend: they make a few system calls for each connection. One that was
-/// killed, as a child of vfork may be, does not come out.
+/// How long a thread that leaves awaits those that lend: they make a few system calls for each connection. A
+/// child of vfork that was killed does not come out before its parent goes on.
 const LENT_WITHIN_NS: u64 = 1_000_000_000;
-/// How long a thread that would lend waits for one that leaves: longer than an execution awaits the images before it.
+/// How long a thread that would lend, or execute a program, waits for one that leaves: longer than an execution awaits
+/// the images before it.
 const GONE_WITHIN_NS: u64 = 21_000_000_000;
 /// The same once the process ends, which may wait for a lock of the thread that would lend. And the same for a child
 /// of vfork, whose parent may have executed a program meanwhile.
@@ -61,7 +62,7 @@ impl Leaving {
             let me = kernel::thread_id();
             let began = clock::nanoseconds();
             while EXECUTING.compare_exchange(0, me, SeqCst, Relaxed).is_err() {
-                if is_over(began) {
+                if has_waited_long(began) {
                     EXECUTING.store(me, SeqCst);
                     break;
                 }
@@ -124,7 +125,7 @@ fn pause() {
 }
 
 /// Whether a thread has waited long enough that began at this time to wait for one that leaves.
-fn is_over(began: u64) -> bool {
+fn has_waited_long(began: u64) -> bool {
     let is_short = IS_OVER.load(SeqCst) || thread::is_vfork_child();
     clock::nanoseconds() - began > if is_short { ENDED_WITHIN_NS } else { GONE_WITHIN_NS }
 }
@@ -149,7 +150,7 @@ impl Lending {
             if LEAVING.load(SeqCst) <= LEAVES.get() {
                 return lending;
             }
-            if is_over(began) {
+            if has_waited_long(began) {
                 return lending;
             }
             drop(lending);

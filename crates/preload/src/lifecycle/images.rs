@@ -1,7 +1,7 @@
 //! Program images that were given a connection and have not begun yet: this process waits for them before it lets go.
 
 use super::census::Census;
-use crate::connection::references::{end_unless_awaited, take_back_what_is_left};
+use crate::connection::references::{end_unless_awaited, take_back_at_once};
 use crate::connection::{Connection, lent, look, unclaimed};
 use crate::guest::{family, filter};
 use underpass_segment::clock;
@@ -89,8 +89,7 @@ pub fn heed_deaths(family: &Family) {
         while family.has_dying(family::member()) && clock::nanoseconds() < deadline {
             clock::nap(100);
         }
-        family.look_again();
-        take_back_what_is_left(family);
+        take_back_at_once(family);
     }
 }
 

@@ -5,6 +5,7 @@
 //! and a number with another mark says nothing here: a thread with that number is another thread.
 
 use super::proc::{link_target, number};
+use super::process::process_id;
 use crate::raw::is_quiet;
 use crate::sync::{AtomicU64, Relaxed};
 
@@ -15,6 +16,11 @@ const MARKS: u32 = 126;
 
 /// This process's PID namespace by its inode number, and its mark in the upper half; 0: not asked yet.
 static SPACE: AtomicU64 = AtomicU64::new(0);
+
+/// This process, as it names itself in shared memory: see [`marked`].
+pub fn marked_process_id() -> u32 {
+    marked(process_id() as u32)
+}
 
 /// A number of this PID namespace, with its mark.
 pub fn marked(number: u32) -> u32 {
@@ -64,7 +70,7 @@ fn ask() -> u64 {
 #[allow(unsafe_code, reason = "forks a child into another namespace")]
 mod tests {
     use super::*;
-    use crate::kernel::{process_id, thread_lives};
+    use crate::kernel::thread_lives;
     use crate::lock::alive;
 
     #[test]
@@ -81,7 +87,7 @@ mod tests {
     /// its own.
     #[test]
     fn a_thread_of_another_namespace_is_neither_dead_nor_ones_own() {
-        let parent = marked(process_id() as u32);
+        let parent = marked_process_id();
         // SAFETY: the children of a threaded process make system calls only.
         let status = unsafe {
             let child = libc::fork();
@@ -94,8 +100,8 @@ mod tests {
                     renew_mark();
                     // There is no such number, or it is another process's.
                     let as_it_is = alive(parent) && own(parent).is_none();
-                    let own_lives = own(marked(process_id() as u32)).is_some_and(thread_lives);
-                    let is_another = marked(process_id() as u32) != parent;
+                    let own_lives = own(marked_process_id()).is_some_and(thread_lives);
+                    let is_another = marked_process_id() != parent;
                     libc::_exit(i32::from(!(as_it_is && own_lives && is_another)));
                 }
                 let mut status = 0;

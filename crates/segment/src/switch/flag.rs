@@ -121,7 +121,7 @@ impl Port<'_> {
         let waiting = &self.channel.incoming().flags.waiting;
         let began = ticks();
         let mut word = waiting.load(SeqCst);
-        let is_anothers = |number| self.channel.is_anothers_group(number, kernel::marked(kernel::process_id() as u32));
+        let is_anothers = |number| self.channel.is_anothers_group(number, kernel::marked_process_id());
         let is_in_group = |flag: Flag| match flag.raised() {
             Raised::Group(number) => !is_anothers(number),
             Raised::Down | Raised::Alone | Raised::Dozing => flag.is_ringing(),

@@ -8,11 +8,6 @@ use super::Port;
 use crate::kernel;
 use crate::sync::{Relaxed, Release, SeqCst};
 
-/// This process, as the channel names it.
-fn me() -> u32 {
-    kernel::marked(kernel::process_id() as u32)
-}
-
 impl Port<'_> {
     /// This process is about to execute a program that comes for the channel. False, and nothing is said, if the other
     /// end's process is between two images.
@@ -27,13 +22,14 @@ impl Port<'_> {
 
     /// The same, whatever the other end's process does.
     pub fn insist_on_execution(&self) {
-        self.channel.outgoing().sender.executing.swap(me(), SeqCst);
+        self.channel.outgoing().sender.executing.swap(kernel::marked_process_id(), SeqCst);
     }
 
     /// The new image has the channel, or is not executed. Another process that has this end may execute a program as
     /// well.
     pub fn end_execution(&self) {
-        let _ = self.channel.outgoing().sender.executing.compare_exchange(me(), 0, Release, Relaxed);
+        let _ =
+            self.channel.outgoing().sender.executing.compare_exchange(kernel::marked_process_id(), 0, Release, Relaxed);
     }
 
     /// Whether the other end's process is between two images, and relies on this process to keep the channel.

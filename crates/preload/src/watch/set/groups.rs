@@ -202,7 +202,7 @@ impl State {
             self.looks_left -= 1;
             return ALONE;
         }
-        let Some((number, group)) = channel.take_group(kernel::marked(kernel::process_id() as u32)) else {
+        let Some((number, group)) = channel.take_group(kernel::marked_process_id()) else {
             (self.full_pool, self.looks_left) = (channel.pool(), LOOK_EVERY);
             return ALONE;
         };
