@@ -67,7 +67,7 @@ static struct round {
     int plain;      /* the end that may execute without the library */
     bool dies;
     _Atomic bool has_failed;
-    char failure[200];
+    char failure[300];
     struct end ends[2];
 } *round_;
 
@@ -283,19 +283,26 @@ static void send_piece(void) {
 
 /* Says where in the stream what came instead lies, as far as that is to be seen. */
 static _Noreturn void fail_for_bytes(const unsigned char *bytes, size_t count) {
-    enum { ENOUGH = 8 };
+    enum { ENOUGH = 8, SHOWN = 12 };
     const uint64_t at = round_->ends[me].received;
     size_t right = 0;
     while (bytes[right] == stream(!me, at)[right]) right++;
-    static char text[120];
-    snprintf(text, sizeof(text), "%zu bytes are right, the next %zu, of which the first is %d, are not", right,
-             count - right, bytes[right]);
-    for (uint64_t from = 0; count - right >= ENOUGH && from < PATTERN; from++) {
-        if (memcmp(bytes + right, stream(!me, from), ENOUGH) != 0) continue;
-        const int64_t ahead = (int64_t)from - (int64_t)((at + right) % PATTERN);
-        snprintf(text, sizeof(text), "%zu bytes are right, the next %zu lie %lld further on, modulo %d", right, count - right,
-                 (long long)ahead, PATTERN);
-    }
+    size_t zeros = 0;
+    while (right + zeros < count && bytes[right + zeros] == 0) zeros++;
+    static char text[190];
+    int length = snprintf(text, sizeof(text), "%zu bytes are right, the next %zu are not, of which %zu are 0; they begin with", right,
+                          count - right, zeros);
+    for (size_t i = right; i < count && i < right + SHOWN; i++)
+        length += snprintf(text + length, sizeof(text) - (size_t)length, " %02x", bytes[i]);
+    /* A foreign byte may stand before those of the stream. */
+    for (size_t from = right; from + ENOUGH <= count && from <= right + SHOWN; from++)
+        for (uint64_t place = 0; place < PATTERN; place++) {
+            if (memcmp(bytes + from, stream(!me, place), ENOUGH) != 0) continue;
+            const int64_t ahead = (int64_t)place - (int64_t)((at + right) % PATTERN);
+            snprintf(text, sizeof(text), "%zu bytes are right, after %zu others the next %zu lie %lld further on, modulo %d", right,
+                     from - right, count - from, (long long)ahead, PATTERN);
+            fail(text, 0);
+        }
     fail(text, 0);
 }
 
