@@ -2,8 +2,9 @@
 //! what the other end does meanwhile.
 #![allow(unsafe_code, reason = "lays a buffer out as the library has it")]
 
+use super::leaving::Leave;
 use super::lies::{Ends, PATIENCE, Sent, send, some_left_unread};
-use super::{Departure, Port, Recipient};
+use super::{Departure, LeftRing, Port, Recipient};
 use crate::channel::{Pool, Shape, Side};
 use crate::end::SHUT_OUT;
 use crate::kernel;
@@ -168,6 +169,20 @@ fn an_image_reads_on_in_a_copy() {
             it.sockets[0].shutdown(Shutdown::Write).unwrap();
         }
         assert!(receive_all(port) == (left, Ok(0)), "{case}");
+    }
+}
+
+/// The sender was killed before it gave back what the reader has left in its ring, all of it or a part. Fails if the end
+/// of the stream is not compared with what was left.
+#[test]
+fn a_reader_that_has_left_its_ring_learns_that_the_rest_does_not_come() {
+    for given in [0, 3000] {
+        let (it, left) = some_left_unread();
+        let (sender, reader) = (it.port(0), it.port(1));
+        assert_eq!(reader.leave(Leave::IfGivenBack, u64::MAX), LeftRing::Unread);
+        assert_eq!(kernel::send(sender.fd, &left[..given]), Ok(given));
+        it.sockets[0].shutdown(Shutdown::Write).unwrap();
+        assert!(receive_all(reader) == (left[..given].to_vec(), Err(Errno(libc::ECONNRESET))), "{given}");
     }
 }
 

@@ -41,6 +41,9 @@ impl Port<'_> {
         {
             return Err(error);
         }
+        if total == 0 && self.is_cut_short() {
+            return Err(BROKEN);
+        }
         let gone = total == 0 && (self.reader_is_gone() || self.end.probed() == Probed::Gone);
         // Behind a FIN the kernel tells no receive of the error. On kernel TCP there would have been no FIN.
         if gone && kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0) {

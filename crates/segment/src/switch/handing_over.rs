@@ -39,7 +39,7 @@ impl Port<'_> {
         let left = self.leave_to(recipient);
         self.channel.incoming().flags.want_down.store(1, Release);
         self.go_down_for_good(reason, wakes || left == LeftRing::Unread, u64::MAX);
-        left != LeftRing::No || self.is_absent()
+        (left != LeftRing::No || self.is_absent()) && !self.is_cut_short()
     }
 
     /// Leaves the ring for the recipient. For a recipient that is sure to come, this end puts on the kernel path itself

@@ -9,9 +9,10 @@ use super::{Port, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::{IMAGE_WITHIN_NS, Stage, Whereabouts};
 use crate::kernel;
+use crate::raw::is_quiet;
 use crate::ring::Record;
-use crate::sync::{Relaxed, Release, SeqCst, fence};
-use crate::words::{ALONE, Direction, Flag, LEAVING, LEFT, Presence, Raised};
+use crate::sync::{AcqRel, Relaxed, Release, SeqCst, fence};
+use crate::words::{ABSENT, ALONE, Direction, Flag, GIVING, LEAVING, LEFT, NO_MORE_BELLS, Presence, Raised};
 
 /// A sender that is about to switch its path has done so within this time, if it is neither stopped nor killed.
 const SWITCHED_WITHIN_US: u64 = 100_000;
@@ -236,6 +237,11 @@ impl Port<'_> {
             self.end.reading.discard(missing);
             self.keep_early_data();
         }
+        let left = self.until_given();
+        if left > 0 {
+            let begin = self.kernel_position() + self.end.reading.to_discard();
+            self.end.reading.given_at.store(begin + left, Relaxed);
+        }
         self.end.reading.armed.store(0, Relaxed);
         self.end.reading.fast.store(0, Relaxed);
         self.end.reading.set_whereabouts(Whereabouts::Left);
@@ -256,7 +262,33 @@ impl Port<'_> {
         if !self.is_absent() && self.channel.incoming().flags.want_down.load(Relaxed) != 0 {
             self.leave_if_read(u64::MAX);
         }
-        let owed = reading.to_discard() > 0 || reading.stash.load(Relaxed) > 0;
+        let owed = reading.to_discard() > 0 || reading.stash.load(Relaxed) > 0 || self.awaits_given();
         self.is_absent() && !owed && reading.error.load(Relaxed) == 0 && self.end.stage() != Stage::Broken
+    }
+
+    /// Whether what this end has left in its ring for good has not all been read.
+    fn awaits_given(&self) -> bool {
+        let given_at = &self.end.reading.given_at;
+        if given_at.load(Relaxed) <= self.kernel_position() {
+            given_at.store(0, Relaxed);
+        }
+        given_at.load(Relaxed) != 0
+    }
+
+    /// Whether the sender is gone, and has not given back all that this end has left in its ring for good: it was
+    /// killed before.
+    pub(super) fn is_cut_short(&self) -> bool {
+        let given_at = self.end.reading.given_at.load(Relaxed);
+        // In this order: a sender gives back before its end.
+        given_at > 0
+            && self.sender_is_gone()
+            && kernel::counters(self.fd)
+                .is_ok_and(|it| it.received.saturating_sub(u64::from(kernel::has_fin(it.state))) < given_at)
+    }
+
+    /// Whether the sender has sent its FIN, or closed its socket: the FIN may have to wait for room here.
+    fn sender_is_gone(&self) -> bool {
+        let is_closed = || !is_quiet() && kernel::peer(self.fd).is_ok_and(|it| it.inode == 0);
+        self.has_ended() || is_closed()
     }
 }
