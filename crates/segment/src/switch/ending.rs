@@ -9,10 +9,7 @@ use crate::end::{SHUT_OUT, Stage};
 use crate::kernel;
 use crate::lock::Entered;
 use crate::sync::{AcqRel, Relaxed, Release, SeqCst, fence};
-use crate::words::{ABSENT, ALONE, Direction, GIVEN, GIVING, LEAVING, SHUT};
-
-/// A reader that is about to leave its ring has left it within this time, if it is neither stopped nor killed.
-const LEFT_WITHIN_US: u64 = 100_000;
+use crate::words::{ABSENT, ALONE, GIVEN, GIVING, SHUT};
 
 /// How long a close waits for a doorbell that is on its way. A sender that was stopped at that point never sends it.
 const BELL_PATIENCE_US: u64 = 1_000_000;
@@ -24,14 +21,10 @@ impl Port<'_> {
     /// The program is about to shut down this direction, or to close the socket. What an absent reader has left in the
     /// ring is given back now, because nothing can follow behind the FIN.
     pub fn end_sending(&self) {
-        let Direction { flags, sender, .. } = self.channel.outgoing();
         // SeqCst: this end says that it ends, then looks. A reader that leaves says so, then looks.
-        sender.ended.swap(1, SeqCst);
+        self.channel.outgoing().sender.ended.swap(1, SeqCst);
         self.rouse_other();
-        let began = ticks();
-        while flags.in_kernel.load(SeqCst) == LEAVING && ticks().wrapping_sub(began) < micros(LEFT_WITHIN_US) {
-            give_way();
-        }
+        self.await_departure();
         self.give_back_fully();
         self.tap_end();
     }

@@ -13,7 +13,7 @@ use crate::reason::Reason;
 use crate::ring::Record;
 use crate::sync::Relaxed;
 use crate::vector::Cursor;
-use crate::words::ALONE;
+use crate::words::{ALONE, AWAY};
 use std::io::Read;
 use std::net::Shutdown;
 use std::sync::mpsc;
@@ -266,6 +266,38 @@ fn an_image_reads_what_comes_before_its_copy() {
             [&before[..], if case == "other" { b"" } else { &left }, if case == "given" { b"and more" } else { b"" }];
         assert!(receive_all(port) == (parts.concat(), end), "{case}");
     }
+}
+
+/// A sender that asks whether the reader lives announces its doorbell after the reader has looked for one. Fails if the
+/// reader leaves all the same: the doorbell would be data to whoever reads the kernel path.
+#[test]
+fn a_reader_does_not_leave_before_a_doorbell_behind_data() {
+    let it = Ends::joined(false);
+    let (sender, reader) = (it.port(0), it.port(1));
+    assert_eq!(kernel::send(sender.fd, b"before"), Ok(6));
+    reader.channel.incoming().flags.waiting.store(0, Relaxed);
+    assert_eq!(it.send(b"and more"), Ok(8));
+    assert!(sender.sends_fast() && !reader.receives_fast());
+    assert!(!reader.leave_beside_switch(|flag| {
+        if sender.bells_since_up() == 0 {
+            assert!(sender.announce_bell());
+        }
+        Some(flag.0 | AWAY)
+    }));
+    assert!(!sender.reader_is_absent() && sender.bells_since_up() == 1);
+    assert_eq!(kernel::send_bell(sender.fd), Ok(1));
+    assert_eq!(reader.go_away(|| true), Departure::Stuck);
+    it.assert_receives(b"beforeand more");
+    assert!(sender.announce_bell(), "no more bells");
+    // Without a doorbell it leaves, and refuses those that come.
+    let it = Ends::joined(false);
+    let (sender, reader) = (it.port(0), it.port(1));
+    assert_eq!(kernel::send(sender.fd, b"before"), Ok(6));
+    reader.channel.incoming().flags.waiting.store(0, Relaxed);
+    assert_eq!(it.send(b"and more"), Ok(8));
+    assert_eq!(reader.go_away(|| true), Departure::Gone);
+    assert!(!sender.announce_bell() && sender.give_back_if_due());
+    it.assert_kernel_has(b"beforeand more");
 }
 
 /// Without a channel an end goes on where it has left nothing in one, whether it has shut down its half or not.

@@ -263,6 +263,7 @@ impl Port<'_> {
 
     /// Says that what is unread is given back from now on. False if the reader is back.
     fn begin_giving(&self) -> bool {
+        self.await_departure();
         self.begin_giving_of(&self.channel.outgoing().flags)
     }
 

@@ -17,6 +17,9 @@ use crate::words::{ABSENT, ALONE, Direction, Flag, GIVING, LEAVING, LEFT, NO_MOR
 /// A sender that is about to switch its path has done so within this time, if it is neither stopped nor killed.
 const SWITCHED_WITHIN_US: u64 = 100_000;
 
+/// A reader that is about to leave its ring has left it within this time, if it is neither stopped nor killed.
+const LEFT_WITHIN_US: u64 = 100_000;
+
 /// What has become of a ring that its reader was to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftRing {
@@ -160,7 +163,7 @@ impl Port<'_> {
     }
 
     /// Changes the flag to what `leave` makes of it, if the sender does not switch the path meanwhile.
-    fn leave_beside_switch(&self, leave: impl Fn(Flag) -> Option<u32>) -> bool {
+    pub(super) fn leave_beside_switch(&self, leave: impl Fn(Flag) -> Option<u32>) -> bool {
         let Direction { flags, sender, .. } = self.channel.incoming();
         // SeqCst: the reader says that it is about to leave, then looks. A sender that is about to switch the path or
         // to end its direction says so, then looks.
@@ -177,9 +180,41 @@ impl Port<'_> {
             let word = flags.waiting.load(SeqCst);
             !is_switching()
                 && leave(Flag(word)).is_some_and(|to| flags.waiting.compare_exchange(word, to, SeqCst, Relaxed).is_ok())
+                && !self.comes_back_for_bell(word)
         });
         flags.in_kernel.store(before, Release);
         left
+    }
+
+    /// A sender that asks whether this end lives does not take the flag for its doorbell. If it has announced one
+    /// behind unread data in the kernel, this end cannot leave, and takes the change of the flag, which was `word`,
+    /// back. The sender does not begin to give back meanwhile ([`Port::await_departure`]).
+    fn comes_back_for_bell(&self, word: u32) -> bool {
+        let flags = &self.channel.incoming().flags;
+        let announced = self.refuse_bells();
+        let is_before_ring = matches!(self.front_from(self.place().head), Ok((_, Record::Up(_))));
+        if self.receives_fast() || !is_before_ring || announced <= self.bells() {
+            return false;
+        }
+        let back = |now| (Flag(now).0 & GIVING == 0).then_some(now & !(ABSENT & !word));
+        if flags.waiting.fetch_update(SeqCst, SeqCst, back).is_err() {
+            // This thread had no processor for so long that the sender did not wait any more.
+            self.break_off();
+            return false;
+        }
+        // Who was refused meanwhile woke nobody. The doorbell that is announced does.
+        self.channel.incoming().sender.announced.fetch_and(!NO_MORE_BELLS, AcqRel);
+        true
+    }
+
+    /// The sender has found that the reader is absent: waits until the reader's thread has come out of
+    /// `leave_beside_switch`, where it may take that back.
+    pub(super) fn await_departure(&self) {
+        let flags = &self.channel.outgoing().flags;
+        let began = ticks();
+        while flags.in_kernel.load(SeqCst) == LEAVING && ticks().wrapping_sub(began) < micros(LEFT_WITHIN_US) {
+            give_way();
+        }
     }
 
     /// Whether the sender can put on the kernel path what is unread: it has not gone down behind that, and does not end
