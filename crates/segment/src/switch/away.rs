@@ -166,6 +166,10 @@ impl Port<'_> {
     pub(super) fn read_on(&self) {
         let reading = &self.end.reading;
         let flags = &self.channel.incoming().flags;
+        if flags.waiting.load(Acquire) & GIVING != 0 {
+            // This end stays away until the sender has given back, or ends. What was read meanwhile is not counted.
+            return;
+        }
         if !self.is_untouched() {
             // A process without the library has.
             flags.waiting.fetch_or(LEFT, SeqCst);
