@@ -658,7 +658,7 @@ fn a_receiver_of_what_is_lost_is_told() {
 fn an_image_that_has_half_come_is_awaited() {
     let Some(stage) = Stage::with(&["python3", "strace"]) else { return };
     let (program, python) = (fixture("late.py"), find("python3").expect("it is installed"));
-    for how in ["ends", "closes-and-ends"] {
+    for how in ["ends", "closes-and-ends", "comes-and-ends", "comes-closes-and-ends"] {
         let fifo = stage.path(how);
         let options = ["-f", "-o", "/dev/null", "-e", "trace=shmat", "-e", "inject=shmat:delay_enter=300000:when=3+"];
         let words = [python.to_str().unwrap(), program.to_str().unwrap(), fifo.to_str().unwrap(), "0", how];

@@ -48,11 +48,13 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     // An end that another family has taken over has no channel any more, but this process may have attached it.
     let joined = end.has_channel() || channel.is_some();
     // Before this process leaves: another process that has lent the end may end the loan as soon as no process refers
-    // to it.
-    let until = end.owners.lent_until();
+    // to it. And afterwards: another process may have lent it and left meanwhile, as one that was not the last.
+    let lent_before = end.owners.lent_until();
     let last = end.owners.leave();
+    let until = lent_before.max(end.owners.lent_until());
     reap(family);
-    if last && until > clock::nanoseconds() && unclaimed::add(index, until) {
+    // One that arrives has not attached the channel yet.
+    if until > clock::nanoseconds() && (last || end.owners.are_any_arriving()) && unclaimed::add(index, until) {
         return;
     }
     let closed = fd.filter(|_| last).map(|fd| Connection::at(family, index, fd));
@@ -131,7 +133,11 @@ fn reap(family: &'static Family) {
         return;
     }
     unclaimed::take_each(|index, it| {
-        if !end_unless_awaited(family, index, it, family.end(index).owners.are_any()) {
+        let owners = &family.end(index).owners;
+        lent::heed_dead_image_in_time(owners);
+        let (until, is_arriving) = (it.until.load(Acquire), owners.are_any_arriving());
+        let has_half_come = is_arriving && until > now && owners.lent_until() == until;
+        if has_half_come || !end_unless_awaited(family, index, it, owners.are_any()) {
             unclaimed::enlist(index);
         }
     });
@@ -258,6 +264,11 @@ impl Connection {
         {
             take_back_at_once(family);
         }
+    }
+
+    /// Whether this process has let go of it, and keeps its descriptors.
+    pub fn is_relinquished(&self) -> bool {
+        handle(self.index).is_some_and(|handle| handle.relinquished.load(Acquire))
     }
 
     /// This process lets go of it, and keeps its descriptors: see [`relinquish`]. Whether it was the last.

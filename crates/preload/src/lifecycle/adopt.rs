@@ -244,12 +244,13 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
         // The end that the family has now: a second end for the same socket would switch paths by itself.
         Some(family) => {
             let (end, index) = (family.end(carried.index), carried.index);
+            handle(index)?;
             // This image takes over the old image's reference.
             let held = carried.member.is_some() && family.has_reference(index, family::member());
             if held {
                 end.forsake(thread::number());
             }
-            (end.cookie.load(Relaxed) == cookie && (held || end.owners.add())).then_some((family, index, held))?
+            (end.cookie.load(Relaxed) == cookie && (held || end.owners.arrive())).then_some((family, index, held))?
         }
         None => {
             let family = family::family(let_go_of_pool)?;
@@ -291,9 +292,13 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
         // The children of this process find there what one of them passes to another, also once that one has ended.
         family::with_meeting(|meeting| meeting.directory(kernel::user_id()));
     }
+    if !held {
+        // Only now: a process that leaves keeps the channel until then.
+        connection.end.owners.has_arrived();
+    }
     // An image was lent the end once, and a process once with each message.
     if carried.member.is_none() && (!is_known || carried.is_passed()) {
-        // Only now: the process that has lent it keeps the channel until then.
+        // Likewise.
         connection.end.owners.take_up_loan(carried.image);
     }
     connection.mind_stdio();

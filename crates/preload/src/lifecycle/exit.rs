@@ -1,7 +1,7 @@
 //! The process ends: it lets go of its connections, whose family may live on.
 
 use super::census::Census;
-use super::images::{await_claims, await_other_ends, depart, images_awaited_until};
+use super::images::{await_arrivals, await_claims, await_other_ends, depart, images_awaited_until};
 use crate::connection::Connection;
 use crate::connection::count::report;
 use crate::connection::look::for_each;
@@ -85,5 +85,6 @@ fn leave_all() {
         });
         await_other_ends();
         depart(family, Departing::ForGood);
+        await_arrivals(family, deadline);
     }
 }

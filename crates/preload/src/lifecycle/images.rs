@@ -31,6 +31,8 @@ pub fn images_awaited_until() -> u64 {
 /// of, until `deadline`. If unread bytes for them would be lost with this image, it waits as long as they may come.
 pub fn await_claims(family: &'static Family, deadline: u64) {
     let mut waits = true;
+    // Who has begun to come is there soon.
+    let soon = images_awaited_until();
     while core::mem::take(&mut waits) {
         let now = clock::nanoseconds();
         unclaimed::take_each(|index, it| {
@@ -38,7 +40,7 @@ pub fn await_claims(family: &'static Family, deadline: u64) {
             let is_as_kept = connection.end.owners.lent_until() == it.until.load(Acquire);
             // This comes first: an image that comes after this look is looked at again.
             let claimed = connection.end.owners.are_any();
-            if is_as_kept && claimed && connection.has_half_come(0, deadline) {
+            if is_as_kept && claimed && connection.has_half_come(soon) {
                 unclaimed::enlist(index);
                 waits = true;
             } else if !end_unless_awaited(family, index, it, claimed) {
@@ -74,6 +76,22 @@ pub fn depart(family: &Family, how: Departing) {
         }
     }
     family.force_departure(member, how);
+}
+
+/// After [`depart`], which may have waited: awaits the images that have come for ends meanwhile, but not yet for their
+/// channels. Other processes that had the ends may have let go of them meanwhile, too.
+pub fn await_arrivals(family: &'static Family, deadline: u64) {
+    let soon = images_awaited_until();
+    look::for_each(|index, fd| {
+        let connection = Connection::at(family, index, fd);
+        if connection.is_awaited() && !connection.is_relinquished() {
+            connection.await_heir(deadline);
+        }
+        while connection.has_half_come(soon) {
+            clock::nap(200);
+        }
+    });
+    await_claims(family, deadline);
 }
 
 /// Before the process executes a program: takes back what processes had that were killed. Otherwise they count as
@@ -157,7 +175,7 @@ impl Connection {
     pub fn await_heir(&self, deadline: u64) {
         let is_waited_for = || {
             let is_in_time = || clock::nanoseconds() < deadline && self.is_missed_without();
-            self.is_last() && (is_in_time() || self.is_lost_with_process()) || self.has_half_come(1, deadline)
+            self.is_last() && (is_in_time() || self.is_lost_with_process()) || self.has_half_come(deadline)
         };
         if self.is_last() && self.is_awaited() {
             // Until the image is there, no process reads the ring.
@@ -175,13 +193,13 @@ impl Connection {
         !self.end.owners.is_lent_to_processes() || has_unread()
     }
 
-    /// Whether an image may have come for the connection (this process has `mine` references to it) but not yet for its
-    /// channel. It is awaited until `deadline`, whoever else has the channel: the other end's process may let go of it
-    /// at the same moment. It is awaited longer where only this process has unread bytes.
-    pub fn has_half_come(&self, mine: u32, deadline: u64) -> bool {
+    /// Whether an image has come for the connection but not yet for its channel. It is awaited until `deadline`, whoever
+    /// else has the channel: the other end's process may let go of it at the same moment. It is awaited longer where
+    /// only this process has unread bytes.
+    pub fn has_half_come(&self, deadline: u64) -> bool {
         let is_lost = || self.company() == Some(1) && self.has_lost_unread();
         let may_be_lost = || !self.end.is_plain_for_good() && clock::nanoseconds() < deadline;
-        self.end.owners.count() > mine && self.is_awaited() && (may_be_lost() || is_lost())
+        self.end.owners.are_any_arriving() && self.is_awaited() && (may_be_lost() || is_lost())
     }
 
     /// Whether bytes lie unread in the ring that the sender cannot put on the kernel path, or that only this process

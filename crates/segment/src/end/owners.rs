@@ -21,6 +21,8 @@ laid_out! {
         loans: AtomicU32,
         /// How many of these are processes that the socket was passed to.
         passed: AtomicU32,
+        /// How many are counted in `processes` and have not attached the channel yet.
+        arriving: AtomicU32,
         /// Until when they may come (CLOCK_MONOTONIC, ns); 0: none is awaited. [`TAKEN_BACK`]: neither.
         lent_until: AtomicU64,
         /// The image that was lent the end last, by its [number](crate::family::Family::next_image). 0: it has come.
@@ -77,6 +79,28 @@ impl Owners {
         let lent = self.is_lent();
         let more = |n: u32| (n != ENDED && (n > 0 || lent)).then(|| n + 1);
         self.processes.fetch_update(AcqRel, Acquire, more).is_ok()
+    }
+
+    /// The same for a process that has yet to attach the channel: [`Owners::has_arrived`].
+    pub fn arrive(&self) -> bool {
+        // In this order: a process that leaves finds this one arriving, or was the last.
+        self.arriving.fetch_add(1, AcqRel);
+        let is_counted = self.add();
+        if !is_counted {
+            self.has_arrived();
+        }
+        is_counted
+    }
+
+    /// A process that [arrived](Owners::arrive) has attached the channel.
+    pub fn has_arrived(&self) {
+        let _ = self.arriving.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1));
+    }
+
+    /// Whether an image or a process has come and not attached the channel yet. One that was killed meanwhile counts
+    /// until its loan has ended.
+    pub fn are_any_arriving(&self) -> bool {
+        self.arriving.load(Acquire) != 0 && self.is_lent()
     }
 
     /// One more process refers to the end; false if none did any more.
@@ -199,6 +223,7 @@ impl Owners {
     pub fn end_loans(&self) {
         self.loans.store(0, Relaxed);
         self.passed.store(0, Relaxed);
+        self.arriving.store(0, Relaxed);
         self.image.store(0, Relaxed);
         self.lent_until.store(0, Release);
     }
@@ -239,6 +264,7 @@ mod tests {
             processes: AtomicU32::new(0),
             loans: AtomicU32::new(0),
             passed: AtomicU32::new(0),
+            arriving: AtomicU32::new(0),
             lent_until: AtomicU64::new(0),
             image: AtomicU32::new(0),
             outsider: AtomicU8::new(0),
@@ -332,6 +358,24 @@ mod tests {
     }
 
     #[test]
+    fn who_has_come_is_arriving_until_it_has_the_channel() {
+        let owners = owners();
+        owners.begin();
+        assert!(owners.arrive() && !owners.are_any_arriving(), "nothing was lent");
+        owners.has_arrived();
+        owners.lend(100, 7);
+        assert!(!owners.are_any_arriving() && owners.arrive() && owners.are_any_arriving() && owners.count() == 3);
+        owners.has_arrived();
+        assert!(!owners.are_any_arriving() && owners.is_lent());
+        // Killed.
+        assert!(owners.arrive() && owners.take_back_loan(7) && !owners.are_any_arriving());
+        owners.end_loans();
+        assert!(!owners.leave_unless_last() && !owners.leave() && !owners.leave() && owners.leave());
+        owners.lend(100, 8);
+        assert!(owners.end_if_unused() && !owners.arrive() && !owners.are_any_arriving());
+    }
+
+    #[test]
     fn what_the_dead_have_counted_is_not_taken_from_the_living() {
         let owners = owners();
         owners.begin();
@@ -356,6 +400,7 @@ mod models {
                 processes: AtomicU32::new(0),
                 loans: AtomicU32::new(0),
                 passed: AtomicU32::new(0),
+                arriving: AtomicU32::new(0),
                 lent_until: AtomicU64::new(0),
                 image: AtomicU32::new(0),
                 outsider: AtomicU8::new(0),

@@ -259,6 +259,7 @@ fn depart_with_nothing(family: &'static Family, envp: *const *const c_char) -> P
     count::count_before_execution(|_| false);
     images::await_other_ends();
     images::depart(family, Departing::ForGood);
+    images::await_arrivals(family, images::images_awaited_until());
     Packed { _away: Some(Away(family)), ..Packed::nothing(envp) }
 }
 
@@ -281,6 +282,7 @@ fn outlast_heirs(family: &'static Family, deadline: u64) {
         }
     });
     images::depart(family, Departing::ForAnImage);
+    images::await_arrivals(family, deadline);
 }
 
 /// The execution is about to close the connections that the new image does not inherit.
