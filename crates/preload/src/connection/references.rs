@@ -5,9 +5,9 @@ use super::handle::{HIGHEST, Handle, Unclaimed, handle};
 use super::insiders::Kept;
 use super::state::Attachment;
 use super::{Connection, lent, lost, short_lived, unclaimed};
-use crate::guest::{family, thread};
+use crate::guest::{departure, family, thread};
 use underpass_segment::channel::Channel;
-use underpass_segment::end::Stage;
+use underpass_segment::end::{End, Stage};
 use underpass_segment::family::Family;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Recipient};
@@ -71,7 +71,7 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
         finish(family, index, channel, is_lost);
     }
     if joined {
-        family::with_meeting_surely(|m| m.release(end));
+        let_go_of_channel(end);
     }
     if last {
         give_back(family, index, is_lost);
@@ -163,7 +163,7 @@ pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, c
         finish(family, index, None, is_lost);
     }
     if end.has_channel() {
-        family::with_meeting_surely(|m| m.release(end));
+        let_go_of_channel(end);
     }
     if last {
         give_back(family, index, is_lost);
@@ -206,6 +206,25 @@ pub fn relinquish(family: &Family, index: u32) -> Option<bool> {
         handle.relinquished.store(false, Release);
     }
     Some(last)
+}
+
+/// This process ends, and lets go of an end for which an image is awaited.
+pub fn leave_to_image(family: &'static Family, index: u32, fd: i32) {
+    if let Some(handle) = handle(index)
+        && !handle.relinquished.swap(true, AcqRel)
+    {
+        family.forget_reference(index, family::member());
+        report(family.end(index), index, false);
+        drop_reference(family, index, None, Some(fd));
+    }
+}
+
+/// Lets go of the channel of an end that this process has no more. If the process ends, its other threads may still be
+/// using the channel, which goes with the process.
+fn let_go_of_channel(end: &End) {
+    if !departure::is_exit() {
+        family::with_meeting_surely(|m| m.release(end));
+    }
 }
 
 /// Whether any end that this process has is in pool `id`.

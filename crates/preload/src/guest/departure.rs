@@ -23,6 +23,8 @@ static LENDING: AtomicU32 = AtomicU32::new(0);
 static EXECUTING: AtomicU32 = AtomicU32::new(0);
 /// When a thread last looked whether it may go on (CLOCK_MONOTONIC, ns).
 static WAITED: AtomicU64 = AtomicU64::new(0);
+/// The process ends.
+static IS_EXIT: AtomicBool = AtomicBool::new(false);
 /// The process has let go of its connections, and ends.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
@@ -74,6 +76,7 @@ impl Leaving {
 
     /// This thread ends the process. When this returns, no other thread lends, and none will.
     pub fn begin_exit() -> Leaving {
+        IS_EXIT.store(true, SeqCst);
         Leaving::begin()
     }
 
@@ -135,6 +138,11 @@ pub fn is_under_way() -> bool {
     LEAVING.load(SeqCst) != 0
 }
 
+/// Whether a thread ends the process.
+pub fn is_exit() -> bool {
+    IS_EXIT.load(SeqCst)
+}
+
 /// A thread lends ends to an image, or counts them for a child, and no other thread leaves before this is dropped.
 pub struct Lending(());
 
@@ -176,6 +184,7 @@ pub fn after_fork() {
     LEAVING.store(0, Relaxed);
     LENDING.store(0, Relaxed);
     EXECUTING.store(0, Relaxed);
+    IS_EXIT.store(false, Relaxed);
     IS_OVER.store(false, Relaxed);
     LEAVES.set(0);
     LENDS.set(0);

@@ -5,7 +5,7 @@ use super::images::{await_arrivals, await_claims, await_other_ends, depart, imag
 use crate::connection::Connection;
 use crate::connection::count::report;
 use crate::connection::look::for_each;
-use crate::connection::references::relinquish;
+use crate::connection::references::{leave_to_image, relinquish};
 use crate::guest::departure::Leaving;
 use crate::guest::{family, forked, table, thread};
 use crate::watch::{epoll, set};
@@ -65,15 +65,17 @@ fn leave_all() {
             connection.prepare_to_close();
             epoll::let_go(connection, table::generation(fd));
             // Before the reference is dropped: see `prepare_to_close`.
-            let is_awaited = connection.is_awaited();
+            if connection.is_awaited() {
+                // An image that comes does not share the end with a process that has ended.
+                return leave_to_image(family, index, fd);
+            }
             let last = relinquish(family, index) == Some(true);
-            if last && !is_awaited {
+            if last {
                 // As where a descriptor is closed: see `drop_reference`.
                 connection.leave_no_gap();
             }
             report(end, index, last);
             if last
-                && !is_awaited
                 && end.stage() == Stage::Joined
                 && let Some(port) = connection.port()
             {
