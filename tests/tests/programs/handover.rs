@@ -677,9 +677,11 @@ fn both_ends_of_a_connection_execute_programs_at_the_same_time() {
         ("1", seed_1, AT_ONCE),
         ("3", &["848"], AT_ONCE),
         ("7", &["979"], AT_ONCE),
+        ("4101", &["4857"], AT_ONCE),
         ("2", &["314"], &[]),
         ("6", &["867"], &[]),
         ("8", &["75"], &[]),
+        ("5002", &["51", "403", "2013"], &[]),
     ];
     const TIMES: usize = 5;
     let Some(stage) = Stage::beside_others(&["cc"]) else { return };

@@ -64,8 +64,11 @@ impl Connection {
     /// It was passed to this process, or is passed on, and was handed over for good since: if nothing is left in its
     /// ring, a program image that comes for it later misses nothing.
     pub fn end_passing(&self) {
-        let has_left = || self.port_even_confined().is_some_and(|port| port.left_behind() > 0);
-        if self.end.is_passed() && self.end.needs_no_channel() && !has_left() {
+        let is_plain = || match self.port_even_confined() {
+            Some(port) => port.leaves_all_to_kernel(),
+            None => self.end.needs_no_channel(),
+        };
+        if self.end.is_passed() && self.end.is_pinned() && is_plain() {
             family::with_meeting_surely(|meeting| meeting.end_lending(self.end));
         }
     }

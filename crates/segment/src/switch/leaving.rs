@@ -11,7 +11,7 @@ use crate::end::{IMAGE_WITHIN_NS, Stage, Whereabouts};
 use crate::kernel;
 use crate::raw::is_quiet;
 use crate::ring::Record;
-use crate::sync::{AcqRel, Relaxed, Release, SeqCst, fence};
+use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::words::{ABSENT, ALONE, Direction, Flag, GIVING, LEAVING, LEFT, NO_MORE_BELLS, Presence, Raised};
 
 /// A sender that is about to switch its path has done so within this time, if it is neither stopped nor killed.
@@ -313,12 +313,29 @@ impl Port<'_> {
     /// Whether the sender is gone, and has not given back all that this end has left in its ring for good: it was
     /// killed before.
     pub(super) fn is_cut_short(&self) -> bool {
-        let given_at = self.end.reading.given_at.load(Relaxed);
         // In this order: a sender gives back before its end.
-        given_at > 0
-            && self.sender_is_gone()
-            && kernel::counters(self.fd)
-                .is_ok_and(|it| it.received.saturating_sub(u64::from(kernel::has_fin(it.state))) < given_at)
+        self.end.reading.given_at.load(Relaxed) > 0 && self.sender_is_gone() && !self.is_all_given()
+    }
+
+    /// Whether the kernel has all that this end has left in its ring for good, as far as the kernel tells.
+    fn is_all_given(&self) -> bool {
+        let given_at = self.end.reading.given_at.load(Relaxed);
+        // The other end's FIN counts as a byte.
+        let received = |it: kernel::Counters| it.received.saturating_sub(u64::from(kernel::has_fin(it.state)));
+        given_at == 0 || kernel::counters(self.fd).map_or(true, |it| received(it) >= given_at)
+    }
+
+    /// Whether both directions are on the kernel path, and whoever has the socket finds there all that is left of the
+    /// stream.
+    pub fn leaves_all_to_kernel(&self) -> bool {
+        let reading = &self.end.reading;
+        let is_there = match Flag(self.channel.incoming().flags.waiting.load(Acquire)).presence() {
+            Presence::Here => false,
+            Presence::Left => self.is_all_given(),
+            Presence::Away | Presence::Giving => self.left_behind() == 0,
+            Presence::Given => true,
+        };
+        is_there && reading.to_discard() == 0 && reading.stash.load(Relaxed) == 0 && !self.sends_fast()
     }
 
     /// Whether the sender has sent its FIN, or closed its socket: the FIN may have to wait for room here.
