@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// What one process sends: on the kernel path, going up, in the ring, coming down, and going up again.
-const SAID: [&[u8]; 6] =
+pub(super) const SAID: [&[u8]; 6] =
     [b"by the kernel; ", b"going up; ", b"in the ring, ", b"and once more; ", b"coming down; ", b"up again."];
 /// What another says when that one is dead.
 const MORE: &[u8] = b" The other goes on.";
@@ -30,7 +30,7 @@ fn all_said() -> Vec<u8> {
 }
 
 /// Sends a part of [`SAID`]: the first and the fifth while the connection is held on the kernel path.
-fn say(port: &Port<'_>, part: usize) {
+pub(super) fn say(port: &Port<'_>, part: usize) {
     match part {
         0 | 4 => port.end.hold(),
         1 | 5 => port.end.let_go_up(),
@@ -40,7 +40,7 @@ fn say(port: &Port<'_>, part: usize) {
 }
 
 /// What is received in one piece of this length at most.
-fn receive(port: &mut Port<'_>, most: usize, flags: i32) -> Result<Vec<u8>, Errno> {
+pub(super) fn receive(port: &mut Port<'_>, most: usize, flags: i32) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0u8; most];
     let vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: most };
     // SAFETY: one buffer, writable.
@@ -123,7 +123,7 @@ fn fate(child: libc::pid_t) -> Fate {
 }
 
 /// Waits for what another process or thread does. It takes no step.
-fn await_that(what: impl Fn() -> bool) {
+pub(super) fn await_that(what: impl Fn() -> bool) {
     let began = Instant::now();
     while !what() {
         assert!(began.elapsed() < PATIENCE);

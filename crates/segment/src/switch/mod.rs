@@ -24,6 +24,8 @@ mod failure;
 mod flag;
 mod give;
 mod handing_over;
+#[cfg(all(test, not(loom)))]
+mod interruptions;
 mod leaving;
 #[cfg(all(test, not(loom)))]
 mod lies;

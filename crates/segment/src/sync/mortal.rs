@@ -1,19 +1,32 @@
-//! The atomics of this crate in its unit tests: the standard ones, with a place at which a process can die. So a test
-//! can kill a process before each change of a word, and before each system call, without any change in the tested code.
+//! The atomics of this crate in its unit tests: the standard ones, with a place at which a process can die, or a thread
+//! can get a signal. So a test can do that before each change of a word, and before each system call, without any change
+//! in the tested code.
 
 use core::sync::atomic as plain;
 use plain::Ordering;
 use std::cell::Cell;
 
 thread_local! {
-    /// Steps until this process dies, counted from 1; 0: it does not.
+    /// Steps until this thread gets [`SIGNAL`], counted from 1; 0: it does not.
     static LEFT: Cell<u32> = const { Cell::new(0) };
+    static SIGNAL: Cell<i32> = const { Cell::new(0) };
 }
 
 /// This process dies before the change or the system call number `step`, counted from 1, that this thread makes from
 /// now on.
 pub fn die_at(step: u32) {
+    signal_at(step, libc::SIGKILL);
+}
+
+/// This thread gets the signal before that step. One that is held back comes later.
+pub fn signal_at(step: u32, signal: i32) {
+    SIGNAL.set(signal);
     LEFT.set(step);
+}
+
+/// Whether the signal was sent.
+pub fn is_signalled() -> bool {
+    LEFT.get() == 0
 }
 
 /// One step.
@@ -21,10 +34,13 @@ pub fn die_at(step: u32) {
 pub fn step() {
     LEFT.with(|left| match left.get() {
         0 => {}
-        1 => loop {
-            // SAFETY: no pointer among the arguments. Nothing of this process runs afterwards.
-            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-        },
+        1 => {
+            left.set(0);
+            let signal = SIGNAL.get();
+            // SAFETY: no pointer among the arguments.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), signal) };
+            assert!(signal != libc::SIGKILL, "it is handled before the call returns");
+        }
         more => left.set(more - 1),
     });
 }
