@@ -651,6 +651,17 @@ fn a_receiver_of_what_is_lost_is_told() {
     stage.finish();
 }
 
+/// Fails if the loan of a message that was not sent stands: the process that ends awaits a receiver, for 20 s.
+#[test]
+fn who_is_not_passed_a_connection_is_not_awaited() {
+    let Some(stage) = Stage::with(&["python3"]) else { return };
+    let program = fixture("refused.py");
+    let said = stage.output(stage.tuned("python3", [program.to_str().unwrap()], AT_ONCE));
+    assert_eq!(said.trim(), "at-once");
+    stage.run.assert_fast("python3");
+    stage.finish();
+}
+
 /// An image that gets no processor after it has attached the table of ends, in which it counts itself, and before it
 /// attaches the memory with the unread bytes, its third segment: strace(1) holds it up there. Fails if its parent does
 /// not wait until the image has both.

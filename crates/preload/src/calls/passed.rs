@@ -86,12 +86,11 @@ enum Control {
     Other(OtherControl),
 }
 
-/// A message is about to be sent over `unix_socket`: descriptors that it gives away must not be fast any more.
+/// A message is about to be sent to the receiver: descriptors that it gives away must not be fast any more.
 ///
 /// # Safety
 /// As sendmsg(2), where a bad pointer in the message is an error.
-unsafe fn lend(unix_socket: c_int, message: &msghdr) -> Control {
-    let mut receiver = Receiver::of(unix_socket);
+unsafe fn lend(receiver: &mut Receiver, message: &msghdr) -> Control {
     let mut control = Control::AsItIs;
     // SAFETY: passed on to the caller; control data is looked at only if it can be read.
     unsafe {
@@ -121,7 +120,8 @@ unsafe fn lend(unix_socket: c_int, message: &msghdr) -> Control {
 pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program vouches for the message.
     unsafe {
-        let control = lend(fd, &*message);
+        let mut receiver = Receiver::of(fd);
+        let control = lend(&mut receiver, &*message);
         if !matches!(control, Control::Refused)
             && let Some(connection) = adopt::of(fd)
         {
@@ -134,6 +134,7 @@ pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> s
                 real::sendmsg(fd, &changed, flags)
             }
             Control::Impossible => {
+                receiver.take_back();
                 errno::set(libc::ENOBUFS);
                 return -1;
             }
@@ -141,13 +142,15 @@ pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> s
         };
         if answer >= 0 {
             errno::set(before);
+        } else {
+            receiver.take_back();
         }
         answer
     }
 }
 
-/// Messages are about to be sent over `unix_socket`, as [`send_control`] sends one. False if that has to change any of
-/// them.
+/// The same for messages that a process behind a seccomp filter is about to send, where nothing is lent. False if that
+/// has to change any of them.
 ///
 /// # Safety
 /// As sendmmsg(2), where a bad pointer is an error.
@@ -155,9 +158,9 @@ pub unsafe fn lend_all(unix_socket: c_int, messages: *const mmsghdr, count: size
     let all = (0..count).map(|index| messages.wrapping_add(index));
     // SAFETY: passed on to the caller.
     unsafe {
-        all.take_while(|&it| is_readable(it, 1))
-            .filter(|&it| (*it).msg_hdr.msg_controllen != 0)
-            .all(|it| matches!(lend(unix_socket, &(*it).msg_hdr), Control::AsItIs | Control::Refused))
+        all.take_while(|&it| is_readable(it, 1)).filter(|&it| (*it).msg_hdr.msg_controllen != 0).all(|it| {
+            matches!(lend(&mut Receiver::of(unix_socket), &(*it).msg_hdr), Control::AsItIs | Control::Refused)
+        })
     }
 }
 

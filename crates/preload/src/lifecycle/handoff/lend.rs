@@ -10,17 +10,23 @@ use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::{clock, kernel};
 
+/// The most descriptors that a message carries (SCM_MAX_FD of the kernel).
+const MOST: usize = 253;
+
 /// The process that receives the sockets that one message passes over a Unix socket.
 pub struct Receiver {
     unix_socket: i32,
     /// Whether it can come to the rings, once that was asked.
     comes_to_rings: Option<bool>,
+    /// The ends that were lent to it, so many of them. The kernel refuses a message with more.
+    lent: [u32; MOST],
+    lent_count: usize,
 }
 
 impl Receiver {
     /// The process at the other end of `unix_socket`.
     pub fn of(unix_socket: i32) -> Receiver {
-        Receiver { unix_socket, comes_to_rings: None }
+        Receiver { unix_socket, comes_to_rings: None, lent: [0; MOST], lent_count: 0 }
     }
 
     /// A socket is about to be passed: a process of the same family finds its end again, any other sees plain TCP.
@@ -54,9 +60,21 @@ impl Receiver {
             return false;
         }
         connection.end.owners.lend(clock::nanoseconds() + IMAGE_WITHIN_NS, 0);
+        if let Some(place) = self.lent.get_mut(self.lent_count) {
+            *place = connection.index;
+            self.lent_count += 1;
+        }
         let lend = |meeting: &mut Meeting| meeting.lend(connection.end, connection.index, connection.fd);
         // Without the entry the receiver cannot find the end.
         family::with_meeting_surely(lend) == Some(true) || connection.hand_over(Reason::Passed)
+    }
+
+    /// The message was not sent: nobody comes for what it was to pass.
+    pub fn take_back(&self) {
+        let Some(family) = family::existing() else { return };
+        for &index in &self.lent[..self.lent_count] {
+            family.end(index).owners.take_up_loan(0);
+        }
     }
 
     /// Whether all processes that have the other end of the Unix socket by now [come to rings](comes_to_rings), as far
