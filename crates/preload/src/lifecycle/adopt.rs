@@ -250,7 +250,8 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
             if held {
                 end.forsake(thread::number());
             }
-            (end.cookie.load(Relaxed) == cookie && (held || end.owners.arrive())).then_some((family, index, held))?
+            let is_its = end.cookie.load(Relaxed) == cookie;
+            (is_its && (held || family.arrive(index, family::member()))).then_some((family, index, held))?
         }
         None => {
             let family = family::family(let_go_of_pool)?;

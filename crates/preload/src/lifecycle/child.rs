@@ -98,10 +98,9 @@ impl Counted {
                     && let Some((word, bit)) = counted.place(index)
                     && word.load(Relaxed) & bit == 0
                     // Another thread may have closed it just now.
-                    && family.end(index).owners.add_if_used()
+                    && family.add_reference(index, member)
                 {
                     word.fetch_or(bit, Relaxed);
-                    family.note_reference(index, member);
                 }
             }
         };

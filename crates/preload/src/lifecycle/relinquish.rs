@@ -35,16 +35,16 @@ fn take_back(connection: &Connection, family: &'static Family) {
     let (end, index) = (connection.end, connection.index);
     let Some(handle) = handle(index).filter(|it| it.relinquished.load(Acquire)) else { return };
     // The end may be another connection's by now, if the other processes have ended this one.
-    let is_there = end.owners.add_if_used() && {
+    let is_there = family.add_reference(index, family::member()) && {
         let is_same = kernel::cookie(connection.fd) == Ok(end.cookie.load(Relaxed));
         if !is_same {
+            family.forget_reference(index, family::member());
             drop_reference(family, index, None, None);
         }
         is_same
     };
     if is_there {
         handle.relinquished.store(false, Release);
-        family.note_reference(index, family::member());
         return;
     }
     // For the other processes it is over, and bytes that were in its ring are lost.

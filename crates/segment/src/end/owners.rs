@@ -128,6 +128,8 @@ impl Owners {
     pub(crate) fn take_back(&self, left: u32, live: impl Fn() -> u32) -> bool {
         // Whatever was counted, the count does not fall below the number of processes that live.
         let fewer = |n: u32| Some(n.saturating_sub(left).max(live())).filter(|&less| less < n && n != ENDED);
+        // They may have been arriving.
+        let _ = self.arriving.fetch_update(AcqRel, Acquire, |n| Some(n.saturating_sub(left)));
         self.processes.fetch_update(AcqRel, Acquire, fewer).is_ok_and(|n| fewer(n) == Some(0))
     }
 

@@ -2,15 +2,16 @@
 //! ended without closing.
 //!
 //! Each process that has ends is a *member* of its family: a place in a table, with the process's number. Each end has
-//! a bit for each member, which stands for one of the end's references. A bit is set after its reference was counted,
-//! and cleared before the reference is counted off. So there may be references without a bit, which no process may take
-//! back, but never a bit of a living process without its reference. A child's references are counted, with their bits,
-//! before it is forked. A process that executes a program stays the member that it was.
+//! a bit for each member, which stands for one of the end's references. A bit is set before its reference is counted,
+//! because a reference without a bit does not come back. Where a process was killed in between, too much is taken back,
+//! but never below the number of members that live and have the end ([`crate::end::Owners`]). A bit is cleared before
+//! its reference is counted off: afterwards the end may be another connection's. A child's references are counted, with
+//! their bits, before it is forked. A process that executes a program stays the member that it was.
 
 use super::members::{MEMBERS, TAKEN};
 use super::{Family, MAX_ENDS};
 use crate::clock;
-use crate::end::Stage;
+use crate::end::{Owners, Stage};
 use crate::kernel::{self, Process};
 use crate::raw::is_quiet;
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -245,7 +246,28 @@ impl Family {
         namespaces.is_some() && self.others(me).any(|member| self.process(member).is_some_and(is_dying))
     }
 
-    /// `member` has counted a reference to the end.
+    /// Counts a reference of `member`, which comes for the end and has yet to attach its channel: see
+    /// [`crate::end::Owners::arrive`].
+    pub fn arrive(&self, index: u32, member: Option<u32>) -> bool {
+        self.count_reference(index, member, |owners| owners.arrive())
+    }
+
+    /// Counts a reference of `member`; false if no process has the end any more.
+    pub fn add_reference(&self, index: u32, member: Option<u32>) -> bool {
+        self.count_reference(index, member, |owners| owners.add_if_used())
+    }
+
+    fn count_reference(&self, index: u32, member: Option<u32>, count: impl FnOnce(&Owners) -> bool) -> bool {
+        let had = self.has_reference(index, member);
+        self.note_reference(index, member);
+        let is_counted = count(&self.end(index).owners);
+        if !is_counted && !had {
+            self.forget_reference(index, member);
+        }
+        is_counted
+    }
+
+    /// `member` has a reference to the end.
     pub fn note_reference(&self, index: u32, member: Option<u32>) {
         if let Some(member) = member {
             let (word, bit) = self.holders(index).place(member);
@@ -375,9 +397,10 @@ mod tests {
         assert_ne!(me, dead);
         let alone = family.take(dead).unwrap();
         let shared = family.take(dead).unwrap();
-        assert!(family.end(shared).owners.add());
-        family.note_reference(shared, me);
+        assert!(family.add_reference(shared, me));
         let mine = family.take(me).unwrap();
+        // It was killed before it counted.
+        family.note_reference(mine, dead);
         let lent = family.take(dead).unwrap();
         family.end(lent).owners.lend(u64::MAX, 0);
         let references = |index| family.end(index).owners.count();
@@ -403,6 +426,21 @@ mod tests {
         assert_eq!(family.join_as(1, 1), dead);
         assert_eq!(family.join_as(1, 1), None);
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn who_does_not_get_an_end_leaves_no_mark_there() {
+        let family = Family::create().unwrap();
+        let (me, other) = (family.join(), family.expect());
+        let index = family.take(other).unwrap();
+        assert!(family.arrive(index, me) && family.has_reference(index, me));
+        family.end(index).owners.has_arrived();
+        // By another descriptor.
+        assert!(family.add_reference(index, me) && family.end(index).owners.count() == 3);
+        (0..3).for_each(|_| _ = family.end(index).owners.leave());
+        assert!(!family.add_reference(index, me) && family.has_reference(index, me), "one that it had");
+        family.forget_reference(index, me);
+        assert!(!family.add_reference(index, me) && !family.arrive(index, me) && !family.has_reference(index, me));
     }
 
     #[test]
