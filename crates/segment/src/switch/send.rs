@@ -152,6 +152,10 @@ impl Port<'_> {
                 self.end.pin_sending();
                 return Outcome::Plain;
             }
+            if sending.fast.load(Relaxed) == 0 {
+                // The look at the reader took a doorbell, and what an absent reader has left was given back.
+                continue;
+            }
             let heeds = flags.want_down.load(Relaxed) != 0 || self.end.heed() != 0;
             let heeded = if heeds { self.push_heeding(from, sent, nested) } else { None };
             let enough = match heeded.unwrap_or_else(|| self.push_all(from, sent)) {
