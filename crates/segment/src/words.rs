@@ -63,8 +63,9 @@ pub const DOZING: u32 = group_number(GROUPS);
 pub const RECEIVING: u32 = 1;
 /// Value of [`ReaderFlags::in_kernel`] while the reader finds out whether it can leave the ring.
 pub const LEAVING: u32 = 2;
-/// Bit of [`ReaderFlags::waiting`] that is never taken down: the reader has left the ring for good. The next process
-/// that reads the socket knows nothing of ring and doorbells. So the sender puts on the kernel path what is unread.
+/// Bit of [`ReaderFlags::waiting`] that is never taken down once [`LEAVING`] is: the reader has left the ring for good.
+/// The next process that reads the socket knows nothing of ring and doorbells. So the sender puts on the kernel path
+/// what is unread.
 pub const LEFT: u32 = 1 << 31;
 /// Bit of [`ReaderFlags::waiting`] while the reader executes another program. It works as [`LEFT`] does, but the new
 /// image may take it down and read on, unless the sender has begun to put on the kernel path what was unread

@@ -47,11 +47,9 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     let end = family.end(index);
     // An end that another family has taken over has no channel any more, but this process may have attached it.
     let joined = end.has_channel() || channel.is_some();
-    // Before this process leaves: another process that has lent the end may end the loan as soon as no process refers
-    // to it. And afterwards: another process may have lent it and left meanwhile, as one that was not the last.
-    let lent_before = end.owners.lent_until();
     let last = end.owners.leave();
-    let until = lent_before.max(end.owners.lent_until());
+    // Afterwards: another process may have lent it and left meanwhile, as one that was not the last.
+    let until = end.owners.lent_until();
     reap(family);
     // One that arrives has not attached the channel yet.
     if until > clock::nanoseconds() && (last || end.owners.are_any_arriving()) && unclaimed::add(index, until) {
@@ -64,8 +62,8 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
         // Where several processes let go of it at the same time, none of them knew before that it was the last.
         connection.leave_no_gap_by(&connection.port_with(channel, thread::number()));
     }
-    // An image was to come for it, and perhaps does so just now.
-    let last = last && (until == 0 || end.owners.end_if_unused());
+    // An image may come for it just now, or another process that had lent it may end it.
+    let last = last && end.owners.end_if_unused();
     let is_lost = last && until != 0 && takes_unread_along(family, index, channel);
     if last {
         finish(family, index, channel, is_lost);
@@ -155,9 +153,11 @@ pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, c
     if is_as_kept && !claimed && until > clock::nanoseconds() {
         return false;
     }
-    // A process that has claimed the end ends it itself.
+    // A process that has claimed the end ends it itself. If this process ends, its other threads may still be using the
+    // end, and another process takes it back: see `leave_to_image`.
+    let is_mine = family.has_reference(index, family::member());
     let is_over = || is_as_kept && end.owners.end_loan(until) || end.owners.end_taken_back();
-    let last = !claimed && is_over() && end.owners.end_if_unused();
+    let last = !claimed && !is_mine && is_over() && end.owners.end_if_unused();
     let is_lost = last && takes_unread_along(family, index, None);
     if last {
         finish(family, index, None, is_lost);
@@ -208,12 +208,12 @@ pub fn relinquish(family: &Family, index: u32) -> Option<bool> {
     Some(last)
 }
 
-/// This process ends, and lets go of an end for which an image is awaited.
+/// This process ends, and lets go of an end for which an image is awaited. The mark of its reference stays: if no image
+/// comes, another process finds by that mark that the end is to be taken back.
 pub fn leave_to_image(family: &'static Family, index: u32, fd: i32) {
     if let Some(handle) = handle(index)
         && !handle.relinquished.swap(true, AcqRel)
     {
-        family.forget_reference(index, family::member());
         report(family.end(index), index, false);
         drop_reference(family, index, None, Some(fd));
     }

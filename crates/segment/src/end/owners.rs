@@ -126,11 +126,16 @@ impl Owners {
     /// Takes back the references of `left` processes that are gone; `live` counts the processes that live. Whether that
     /// was the last reference.
     pub(crate) fn take_back(&self, left: u32, live: impl Fn() -> u32) -> bool {
-        // Whatever was counted, the count does not fall below the number of processes that live.
-        let fewer = |n: u32| Some(n.saturating_sub(left).max(live())).filter(|&less| less < n && n != ENDED);
+        // Whatever was counted, the count does not fall below the number of processes that live. Those that are gone may
+        // have left the end to an image that did not come.
+        let fewer = |n: u32| match n.saturating_sub(left).max(live()) {
+            _ if n == ENDED => None,
+            0 => Some(ENDED),
+            less => Some(less).filter(|&less| less < n),
+        };
         // They may have been arriving.
         let _ = self.arriving.fetch_update(AcqRel, Acquire, |n| Some(n.saturating_sub(left)));
-        self.processes.fetch_update(AcqRel, Acquire, fewer).is_ok_and(|n| fewer(n) == Some(0))
+        self.processes.fetch_update(AcqRel, Acquire, fewer).is_ok_and(|n| fewer(n) == Some(ENDED))
     }
 
     /// Image number `image`, or a process that the socket is passed to (0), may come for it until then
@@ -219,6 +224,11 @@ impl Owners {
     /// Ends an end to which no process refers: an image that still comes for it does not get it. False if one has come.
     pub fn end_if_unused(&self) -> bool {
         self.processes.compare_exchange(0, ENDED, AcqRel, Acquire).is_ok()
+    }
+
+    /// The end is free: no process has it, nor gets it.
+    pub(crate) fn end(&self) {
+        self.processes.store(ENDED, Release);
     }
 
     /// Ends all loans: no image or process may come for the end any more.
@@ -385,6 +395,10 @@ mod tests {
         assert!(!owners.take_back(3, || 1));
         assert_eq!(owners.count(), 1);
         assert!(owners.take_back(1, || 0) && !owners.take_back(1, || 0));
+        // It was left to an image that has not come.
+        owners.begin();
+        owners.lend(100, 0);
+        assert!(owners.leave() && !owners.take_back(1, || 1) && owners.take_back(1, || 0) && !owners.end_if_unused());
     }
 }
 

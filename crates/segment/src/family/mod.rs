@@ -253,6 +253,8 @@ impl Family {
 
     /// Makes an end free for another connection, once nothing refers to it.
     pub fn free(&self, index: u32) {
+        // Otherwise a process that is killed as it comes for the connection that was here would have it ended again.
+        self.end(index).owners.end();
         let header = self.header();
         let mut free = header.free.load(Acquire);
         loop {

@@ -105,7 +105,7 @@ impl Port<'_> {
             _ => 0,
         };
         let unread = self.left_behind();
-        if unread > 0 { before + unread } else { 0 }
+        if unread > 0 { before.saturating_add(unread) } else { 0 }
     }
 
     /// Whether something lies unread in the ring that no sender has put on the kernel path: it goes with the channel.

@@ -275,7 +275,7 @@ impl Port<'_> {
         let left = self.until_given();
         if left > 0 {
             let begin = self.kernel_position() + self.end.reading.to_discard();
-            self.end.reading.given_at.store(begin + left, Relaxed);
+            self.end.reading.given_at.store(begin.saturating_add(left), Relaxed);
         }
         self.end.reading.armed.store(0, Relaxed);
         self.end.reading.fast.store(0, Relaxed);
