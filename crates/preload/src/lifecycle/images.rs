@@ -193,9 +193,9 @@ impl Connection {
         !self.end.owners.is_lent_to_processes() || has_unread()
     }
 
-    /// Whether an image has come for the connection but not yet for its channel. It is awaited until `deadline`, whoever
-    /// else has the channel: the other end's process may let go of it at the same moment. It is awaited longer where
-    /// only this process has unread bytes.
+    /// Whether an image has come for the connection but not yet for its channel. It is awaited until `deadline`,
+    /// whoever else has the channel: the other end's process may let go of it at the same moment. It is awaited longer
+    /// where only this process has unread bytes.
     pub fn has_half_come(&self, deadline: u64) -> bool {
         let is_lost = || self.company() == Some(1) && self.has_lost_unread();
         let may_be_lost = || !self.end.is_plain_for_good() && clock::nanoseconds() < deadline;

@@ -126,8 +126,8 @@ impl Owners {
     /// Takes back the references of `left` processes that are gone; `live` counts the processes that live. Whether that
     /// was the last reference.
     pub(crate) fn take_back(&self, left: u32, live: impl Fn() -> u32) -> bool {
-        // Whatever was counted, the count does not fall below the number of processes that live. Those that are gone may
-        // have left the end to an image that did not come.
+        // Whatever was counted, the count does not fall below the number of processes that live. Those that are gone
+        // may have left the end to an image that did not come.
         let fewer = |n: u32| match n.saturating_sub(left).max(live()) {
             _ if n == ENDED => None,
             0 => Some(ENDED),

@@ -172,8 +172,8 @@ fn an_image_reads_on_in_a_copy() {
     }
 }
 
-/// The sender was killed before it gave back what the reader has left in its ring, all of it or a part. Fails if the end
-/// of the stream is not compared with what was left.
+/// The sender was killed before it gave back what the reader has left in its ring, all of it or a part. Fails if the
+/// end of the stream is not compared with what was left.
 #[test]
 fn a_reader_that_has_left_its_ring_learns_that_the_rest_does_not_come() {
     for given in [0, 3000] {

@@ -1,8 +1,8 @@
 //! A signal handler runs before each step of going up and of coming down, and sends or receives on the connection that
 //! its thread is in the middle of a call on.
 //!
-//! A step is a change of a word or a system call: see [`crate::sync::mortal`]. A signal that comes while signals are held
-//! back is handled afterwards, as it is in a program.
+//! A step is a change of a word or a system call: see [`crate::sync::mortal`]. A signal that comes while signals are
+//! held back is handled afterwards, as it is in a program.
 #![allow(unsafe_code, reason = "installs a signal handler")]
 
 use super::Port;

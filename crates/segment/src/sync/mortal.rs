@@ -1,6 +1,6 @@
 //! The atomics of this crate in its unit tests: the standard ones, with a place at which a process can die, or a thread
-//! can get a signal. So a test can do that before each change of a word, and before each system call, without any change
-//! in the tested code.
+//! can get a signal. So a test can do that before each change of a word, and before each system call, without any
+//! change in the tested code.
 
 use core::sync::atomic as plain;
 use plain::Ordering;
