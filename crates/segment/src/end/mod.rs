@@ -117,7 +117,7 @@ laid_out! {
         /// Index of its entry in the directory, plus 1; 0 if none.
         pub entry: AtomicU32,
         /// Index of the directory's entry that says that the socket was passed on, plus 1; 0 if it never was.
-        pub word: AtomicU32,
+        pub passed_entry: AtomicU32,
         /// The socket's cookie.
         pub cookie: AtomicU64,
         /// The other end's cookie.
@@ -378,7 +378,7 @@ impl End {
             // The new end tells the other end when the connection ends.
             self.set_shape(Shape { ring_bytes: 0, slots: 0 });
             self.entry.store(0, Relaxed);
-            self.word.store(0, Relaxed);
+            self.passed_entry.store(0, Relaxed);
             self.owners.end_loans();
             self.become_plain();
         }
@@ -388,13 +388,13 @@ impl End {
 
     /// Whether the directory has an entry for a process to which the socket was passed.
     pub fn is_passed(&self) -> bool {
-        self.word.load(Relaxed) != 0
+        self.passed_entry.load(Relaxed) != 0
     }
 
     /// The end is about to be closed with bytes that a process may still come for, to which the socket was passed: its
     /// entry in the directory stays, and tells that process of the loss.
     pub fn keep_entry(&self) {
-        self.word.store(0, Relaxed);
+        self.passed_entry.store(0, Relaxed);
     }
 
     /// From now on the connection is plain kernel TCP, in every process of the family.

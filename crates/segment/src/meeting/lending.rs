@@ -14,21 +14,21 @@ impl Meeting {
         let me = holder(fd, self.family);
         let directory = self.directory(kernel::user_id());
         let depends = end.stage() == Stage::Joined && !end.needs_no_channel();
-        let word = directory.and_then(|directory| directory.lend(end.cookie.load(Relaxed), me, index, depends));
-        if let Some(word) = word {
-            end.word.store(word + 1, Relaxed);
+        let entry = directory.and_then(|directory| directory.lend(end.cookie.load(Relaxed), me, index, depends));
+        if let Some(entry) = entry {
+            end.passed_entry.store(entry + 1, Relaxed);
         }
-        word.is_some()
+        entry.is_some()
     }
 
     /// Takes that entry back: whoever is passed the socket from now on finds plain TCP.
     pub fn end_lending(&mut self, end: &End) {
         if !is_quiet()
-            && let Some(entry) = end.word.load(Relaxed).checked_sub(1)
+            && let Some(entry) = end.passed_entry.load(Relaxed).checked_sub(1)
             && let Some(directory) = self.directory(kernel::user_id())
             && directory.clear(entry, Key::lent(end.cookie.load(Relaxed)), kernel::process_id())
         {
-            end.word.store(0, Relaxed);
+            end.passed_entry.store(0, Relaxed);
         }
     }
 
