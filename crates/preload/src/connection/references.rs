@@ -155,7 +155,7 @@ pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, c
     }
     // A process that has claimed the end ends it itself. If this process ends, its other threads may still be using the
     // end, and another process takes it back: see `leave_to_image`.
-    let is_mine = family.has_reference(index, family::member());
+    let is_mine = handle(index).is_some_and(|it| it.descriptors.load(Relaxed) > 0);
     let is_over = || is_as_kept && end.owners.end_loan(until) || end.owners.end_taken_back();
     let last = !claimed && !is_mine && is_over() && end.owners.end_if_unused();
     let is_lost = last && takes_unread_along(family, index, None);
@@ -208,12 +208,13 @@ pub fn relinquish(family: &Family, index: u32) -> Option<bool> {
     Some(last)
 }
 
-/// This process ends, and lets go of an end for which an image is awaited. The mark of its reference stays: if no image
-/// comes, another process finds by that mark that the end is to be taken back.
+/// This process ends, and lets go of an end for which an image is awaited. If none comes, another process takes the end
+/// back.
 pub fn leave_to_image(family: &'static Family, index: u32, fd: i32) {
     if let Some(handle) = handle(index)
         && !handle.relinquished.swap(true, AcqRel)
     {
+        family.forget_reference(index, family::member());
         report(family.end(index), index, false);
         drop_reference(family, index, None, Some(fd));
     }

@@ -255,6 +255,7 @@ impl Family {
     pub fn free(&self, index: u32) {
         // Otherwise a process that is killed as it comes for the connection that was here would have it ended again.
         self.end(index).owners.end();
+        self.holders(index).reset(None);
         let header = self.header();
         let mut free = header.free.load(Acquire);
         loop {

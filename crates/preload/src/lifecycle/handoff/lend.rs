@@ -73,7 +73,7 @@ impl Receiver {
     pub fn take_back(&self) {
         let Some(family) = family::existing() else { return };
         for &index in &self.lent[..self.lent_count] {
-            family.end(index).owners.take_up_loan(0);
+            family.end(index).owners.take_back_passed();
         }
     }
 
