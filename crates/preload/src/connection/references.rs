@@ -208,8 +208,8 @@ pub fn relinquish(family: &Family, index: u32) -> Option<bool> {
     Some(last)
 }
 
-/// This process ends, and lets go of an end for which an image is awaited. If none comes, another process takes the end
-/// back.
+/// This process ends, and lets go of an end for which an image is awaited. If none comes, the end stays in the family's
+/// table as long as that is there.
 pub fn leave_to_image(family: &'static Family, index: u32, fd: i32) {
     if let Some(handle) = handle(index)
         && !handle.relinquished.swap(true, AcqRel)

@@ -38,10 +38,6 @@ laid_out! {
 /// after 6.5 s.
 pub const IMAGE_WITHIN_NS: u64 = 20_000_000_000;
 
-/// The process that has left an end to an image acts within this time once the image is not awaited any more, in
-/// nanoseconds.
-const HEEDED_WITHIN_NS: u64 = 1_000_000_000;
-
 /// Value of [`Owners::processes`]: no process refers to the end, and none may come for it any more.
 const ENDED: u32 = 1 << 31;
 
@@ -177,8 +173,10 @@ impl Owners {
 
     /// A process that the socket was to be passed to does not come: the message was not sent.
     pub fn take_back_passed(&self) {
-        let _ = self.passed.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1));
-        self.end_one_loan(TAKEN_BACK);
+        // The end may be another connection's by now.
+        if self.passed.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1)).is_ok() {
+            self.end_one_loan(TAKEN_BACK);
+        }
     }
 
     /// Forgets that image. False if the last loan is not to it.
@@ -240,13 +238,6 @@ impl Owners {
     pub(crate) fn end(&self) {
         self.end_loans();
         self.processes.store(ENDED, Release);
-    }
-
-    /// Ends an end that a process has left to an image, or to a process, that has not come, if the one that left it has
-    /// ended: one that lives acts within [`HEEDED_WITHIN_NS`]. Whether it did, at the time `now` (CLOCK_MONOTONIC, ns).
-    pub(crate) fn end_if_overdue(&self, now: u64) -> bool {
-        let until = self.lent_until();
-        until != 0 && until.saturating_add(HEEDED_WITHIN_NS) < now && self.end_if_unused()
     }
 
     /// Ends all loans: no image or process may come for the end any more.
@@ -416,14 +407,14 @@ mod tests {
         // It was left to an image that has not come.
         owners.begin();
         owners.lend(100, 0);
-        assert!(owners.leave() && !owners.take_back(1, || 0) && !owners.end_if_overdue(100 + HEEDED_WITHIN_NS));
-        assert!(owners.end_if_overdue(101 + HEEDED_WITHIN_NS) && !owners.end_if_unused());
+        assert!(owners.leave() && !owners.take_back(1, || 0) && owners.end_if_unused());
         // The message was not sent.
         owners.end_loans();
         owners.begin();
         owners.lend(100, 0);
         owners.take_back_passed();
-        assert!(!owners.is_lent() && owners.leave() && owners.end_taken_back() && !owners.end_if_overdue(u64::MAX));
+        owners.take_back_passed();
+        assert!(!owners.is_lent() && owners.leave() && owners.end_taken_back() && !owners.end_taken_back());
     }
 }
 

@@ -299,7 +299,7 @@ impl Family {
 
     /// Takes back the references of members that are gone, and frees their places. Calls `close` for each end that no
     /// process has any more; `close` has to give it back.
-    pub fn sweep(&self, mut close: impl FnMut(u32)) {
+    pub fn sweep(&self, close: impl FnMut(u32)) {
         if is_quiet() {
             return;
         }
@@ -317,11 +317,9 @@ impl Family {
             return;
         }
         match self.gone(namespaces) {
-            Some(gone) => self.take_back(gone, |_| false, &mut close),
+            Some(gone) => self.take_back(gone, |_| false, close),
             None => members.swept.store(now, Relaxed),
         }
-        let is_overdue = |&index: &u32| self.end(index).owners.end_if_overdue(now);
-        (0..self.used()).filter(is_overdue).for_each(close);
         members.sweeper.store(0, Release);
     }
 
@@ -428,34 +426,6 @@ mod tests {
         assert_eq!(family.join_as(1, 1), dead);
         assert_eq!(family.join_as(1, 1), None);
         child.wait().unwrap();
-    }
-
-    #[test]
-    fn what_was_left_to_an_image_that_does_not_come_is_taken_back() {
-        let family = Family::create().unwrap();
-        let me = family.join();
-        // The last process uses this one until it has ended it.
-        let in_use = family.take(me).unwrap();
-        let [left, awaited] = [2, u64::MAX].map(|until| {
-            let index = family.take(me).unwrap();
-            family.end(index).owners.lend(until, 7);
-            index
-        });
-        for index in [in_use, left, awaited] {
-            family.forget_reference(index, me);
-            assert!(family.end(index).owners.leave());
-        }
-        let mut ended = vec![];
-        while ended.is_empty() {
-            family.look_again();
-            family.sweep(|index| ended.push(index));
-        }
-        assert_eq!(ended, [left]);
-        family.free(left);
-        family.note_reference(left, me);
-        assert_eq!((family.take(me), family.has_reference(left, me)), (Some(left), true));
-        family.look_again();
-        family.sweep(|_| unreachable!("it is another connection's"));
     }
 
     #[test]
