@@ -153,8 +153,8 @@ pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, c
     if is_as_kept && !claimed && until > clock::nanoseconds() {
         return false;
     }
-    // A process that has claimed the end ends it itself. If this process ends, its other threads may still be using the
-    // end, and another process takes it back: see `leave_to_image`.
+    // A process that has claimed the end ends it itself. If this process ends and has left the end to an image, its
+    // other threads may still be using it: see `leave_to_image`.
     let is_mine = handle(index).is_some_and(|it| it.descriptors.load(Relaxed) > 0);
     let is_over = || is_as_kept && end.owners.end_loan(until) || end.owners.end_taken_back();
     let last = !claimed && !is_mine && is_over() && end.owners.end_if_unused();

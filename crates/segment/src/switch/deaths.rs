@@ -51,7 +51,7 @@ pub(super) fn receive(port: &mut Port<'_>, most: usize, flags: i32) -> Result<Ve
 }
 
 /// Receives in a thread of its own until the stream ends: what came, and how it ended.
-fn receive_all(ends: &Ends, number: usize, received: &'static AtomicUsize) -> Receiver<(Vec<u8>, Answer)> {
+pub(super) fn receive_all(ends: &Ends, number: usize, received: &'static AtomicUsize) -> Receiver<(Vec<u8>, Answer)> {
     let (tell, told) = mpsc::channel();
     let port = Sent(ends.port(number));
     thread::spawn(move || {

@@ -6,17 +6,15 @@
 #![allow(unsafe_code, reason = "installs a signal handler")]
 
 use super::Port;
-use super::deaths::{SAID, await_that, receive, say};
-use super::lies::{Ends, PATIENCE, Sent, send};
+use super::deaths::{SAID, await_that, receive, receive_all, say};
+use super::lies::{Ends, PATIENCE, Sent, send, shared};
 use crate::kernel;
-use crate::raw::{Answer, Errno};
+use crate::raw::Errno;
 use crate::sync::mortal;
 use std::cell::RefCell;
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::{self, Receiver};
-use std::thread;
 
 /// No other test uses it.
 const SIGNAL: i32 = libc::SIGVTALRM;
@@ -55,33 +53,11 @@ fn was_interrupted() -> bool {
     was
 }
 
-/// Receives in a thread of its own, until the stream ends: what came.
-fn receive_all(ends: &Ends, received: Arc<AtomicUsize>) -> Receiver<(Vec<u8>, Answer)> {
-    let (tell, told) = mpsc::channel();
-    let port = Sent(ends.port(1));
-    thread::spawn(move || {
-        let Sent(port) = { port };
-        let mut port = Port { me: kernel::thread_id(), ..port };
-        let mut all = Vec::new();
-        let end = loop {
-            match receive(&mut port, 7, 0) {
-                Ok(bytes) if bytes.is_empty() => break Ok(0),
-                Ok(bytes) => all.extend(bytes),
-                Err(error) => break Err(error),
-            }
-            received.store(all.len(), SeqCst);
-        };
-        // The test may have given up.
-        let _ = tell.send((all, end));
-    });
-    told
-}
-
 /// A handler sends before step `step` of a sender of [`SAID`]. Whether there are so many steps.
 fn sender_is_interrupted(step: u32, in_turn: bool) -> bool {
     let ends = Ends::joined(false);
-    let received = Arc::new(AtomicUsize::new(0));
-    let told = receive_all(&ends, received.clone());
+    let received = shared::<AtomicUsize>();
+    let told = receive_all(&ends, 1, received);
     let port = Port { me: kernel::thread_id(), ..ends.port(0) };
     let sent = Arc::new(AtomicUsize::new(0));
     let (asides, port_of_handler) = (sent.clone(), Sent(port));
