@@ -6,7 +6,7 @@ use super::sleep::{hand_over, leave_group, wake_up, watch};
 use super::{EDGE, IN, has_sleepers, need_set, port, rests, set_of};
 use crate::connection::{self, Connection, confined, known};
 use crate::guest::{errno, filter, table};
-use crate::watch::set::{self, Deferred, Later, Set};
+use crate::watch::set::{self, Change, Later, Set};
 use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::kernel;
@@ -104,12 +104,7 @@ impl Control {
     fn remove(&self, call: impl FnOnce() -> c_int) -> c_int {
         let (epfd, fd) = (self.epfd, self.fd);
         let Some(set) = set_of(epfd) else { return call() };
-        let end = known(fd).map(|connection| connection.end);
-        let answer = set.follow_removal(fd, call, |item| {
-            if let Some(end) = end {
-                wake_up(item, end);
-            }
-        });
+        let answer = set.follow_removal(fd, call);
         if answer == 0 {
             set.remove_inner(fd);
             if let Some(port) = port(fd) {
@@ -166,9 +161,10 @@ impl Control {
         }
         if let Some((events, data)) = wanted {
             let generation = table::generation(fd);
-            set.defer(Deferred::Changed { fd, generation, events, data, foreign: !is_socket });
+            set.change(Change::Registered { fd, generation, events, data, foreign: !is_socket });
+            set.change(Change::Active { fd });
         } else if operation == libc::EPOLL_CTL_DEL {
-            set.defer(Deferred::Removed { fd });
+            set.change(Change::Removed { fd });
         }
         (answer, is_socket && wanted.is_some())
     }
@@ -192,7 +188,7 @@ impl Control {
         let Control { epfd, operation, fd, wanted, .. } = *self;
         let Some(set) = set_of(epfd) else { return call() };
         match wanted {
-            _ if operation == libc::EPOLL_CTL_DEL => set.follow_removal(fd, call, |_| {}),
+            _ if operation == libc::EPOLL_CTL_DEL => set.follow_removal(fd, call),
             Some((events, data)) => {
                 set.forget_closed(data);
                 let answer = call();

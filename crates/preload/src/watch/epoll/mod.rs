@@ -27,7 +27,7 @@ pub use sleep::{
 };
 pub use wait::{Call, sleep_natively, wait, whole_ms};
 
-use super::set::{self, Deferred, Set};
+use super::set::{self, Change, Deferred, Set};
 use crate::connection;
 use crate::guest::cancellation::unless_left;
 use crate::guest::memory::{PIECE, Sparse};
@@ -111,7 +111,7 @@ pub fn may_watch(fd: c_int) -> bool {
 
 /// `fd` is left to the kernel.
 pub fn disown(fd: c_int) {
-    set::sets_of(fd).for_each(|set| set.remove(fd));
+    set::sets_of(fd).for_each(|set| set.change(Change::Forgotten { fd }));
 }
 
 /// Whether this is a signal handler that has interrupted a look at a set in which `fd` may be registered.
@@ -122,7 +122,7 @@ pub fn is_looked_at(fd: c_int) -> bool {
 /// `fd`, a socket in this generation of the number, is left to the kernel for good.
 pub fn leave_to_kernel(fd: c_int, generation: u64) {
     for set in set::sets_of(fd) {
-        set.make_foreign(fd, || table::generation(fd) == generation);
+        set.change(Change::Foreign { fd, generation });
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::groups::Joining;
 use super::item::{Flags, InKernel};
-use super::{Deferred, Item, Room, Set, State};
+use super::{Change, Item, Room, Set, State};
 use underpass_segment::sync::Relaxed;
 
 /// What becomes of an active socket after a look at it.
@@ -19,9 +19,7 @@ pub enum Scan {
 impl Set {
     /// Has `fd` looked at in user space from now on.
     pub fn activate(&self, fd: i32) {
-        if self.unless_interrupted(|state| state.activate(fd)).is_none() {
-            self.defer(Deferred::Activate { fd });
-        }
+        self.change(Change::Active { fd });
     }
 
     /// Makes the sockets active that `is_meant` selects.

@@ -1,25 +1,21 @@
 //! A signal handler may interrupt its own thread inside a set. It defers its changes of the set, and the interrupted
 //! look makes them when it ends.
 
-use super::{Item, Set, State, made};
-use crate::connection::{self, references};
+use super::{Change, Set, State, made};
+use crate::connection::references;
 use crate::guest::memory::{PIECE, Sparse};
-use crate::guest::table;
 use core::cell::UnsafeCell;
 use core::sync::atomic::compiler_fence;
 use underpass_segment::sync::{AtomicU32, Relaxed, SeqCst};
 
-/// One deferred change.
+/// What is done when no thread is inside the set any more.
 #[derive(Clone, Copy, Debug)]
 pub enum Deferred {
-    /// `fd` is to be looked at in user space.
-    Activate { fd: i32 },
-    /// The program has registered `fd`, or changed its registration, in this generation of the number.
-    Changed { fd: i32, generation: u64, events: u32, data: u64, foreign: bool },
-    /// The program has removed `fd`, or the library follows it no more.
-    Removed { fd: i32 },
+    Change(Change),
     /// The last descriptor of the end with this index was closed.
-    End { index: u32 },
+    End {
+        index: u32,
+    },
     /// The last descriptor of the set was closed.
     Closed,
 }
@@ -110,19 +106,6 @@ impl Set {
         (0..count).filter_map(|index| self.deferred.at(index)).for_each(&mut what);
     }
 
-    /// What `fd` will be registered as, if handlers have changed that.
-    pub(super) fn deferred_change_of(&self, fd: i32) -> Option<Option<Item>> {
-        let mut left = None;
-        self.each_deferred(|what| match what {
-            Deferred::Changed { fd: it, generation, events, data, foreign } if it == fd => {
-                left = (generation == table::generation(fd)).then(|| Some(Item::of(fd, events, data, foreign)));
-            }
-            Deferred::Removed { fd: it } if it == fd => left = Some(None),
-            _ => {}
-        });
-        left
-    }
-
     /// Makes the deferred changes.
     #[cold]
     pub(super) fn catch_up(&self, state: &mut State) -> Ends {
@@ -135,24 +118,9 @@ impl Set {
             let what = self.deferred.at(done as usize);
             self.deferred.put(done as usize, None);
             match what {
-                Some(Deferred::Activate { fd }) => state.activate(fd),
-                Some(Deferred::Changed { fd, generation, events, data, foreign }) => {
-                    self.note_change(foreign);
-                    // The descriptor may have been closed since. Without address space its events are reported as the
-                    // kernel has them.
-                    if generation == table::generation(fd) && state.put(fd, events, data, foreign) {
-                        state.activate(fd);
-                    }
-                }
-                Some(Deferred::Removed { fd }) => {
-                    self.note_change(false);
-                    if let (Some(item), Some(connection)) =
-                        (state.item(fd).filter(|it| it.is_ours(fd) && it.is_resting()), connection::known(fd))
-                    {
-                        item.set_resting(false);
-                        connection.end.reading.resting.remove();
-                    }
-                    state.remove(fd);
+                Some(Deferred::Change(change)) => {
+                    // Without address space the events of a registration are reported as the kernel has them.
+                    let _ = self.apply(state, change);
                 }
                 Some(Deferred::End { index }) => match free.next() {
                     Some(place) => *place = Some(index),

@@ -1,6 +1,7 @@
 //! The library's copy of an epoll set: which stream sockets the program has registered, how, and which are active.
 
 mod active;
+mod change;
 mod deferred;
 mod groups;
 mod item;
@@ -12,6 +13,7 @@ mod registrations;
 mod sets_of;
 
 pub use active::Scan;
+pub use change::Change;
 pub use deferred::{Deferred, defer_release, is_any_interrupted};
 pub use groups::{Joining, forget_pool, give_back_groups};
 pub use item::{Item, Room};
@@ -135,6 +137,13 @@ pub fn forget_alarm(fd: i32) {
     }
 }
 
+/// Where a signal handler may interrupt a look at the set, and the model of the tests does.
+#[inline]
+fn lock_point(_set: &Set) {
+    #[cfg(test)]
+    properties::interrupt(_set);
+}
+
 impl Set {
     /// An empty set with the descriptor `epfd`; `None` without address space.
     pub fn make(epfd: i32) -> Option<*mut Set> {
@@ -229,7 +238,9 @@ impl Set {
             // SAFETY: the lock makes this thread the only one.
             let state = unsafe { &mut *self.state.get() };
             if let Some(what) = what.take() {
+                lock_point(self);
                 result = Some(what(state));
+                lock_point(self);
             }
             let ends = self.deferred.is_any().then(|| self.catch_up(state));
             self.count.store(state.count, Relaxed);
@@ -257,31 +268,6 @@ impl Set {
     pub fn is_interrupted(&self) -> bool {
         let owner = self.lock.load(Relaxed);
         owner != 0 && owner == thread::number()
-    }
-
-    /// The registration of `fd`, for a signal handler that has interrupted a look at the set.
-    fn peek(&self, fd: i32) -> Option<Item> {
-        // SAFETY: the thread that is inside is this one, which does not go on before the handler has returned.
-        let known = || unsafe { (*self.state.get()).item(fd).copied() };
-        self.deferred_change_of(fd).unwrap_or_else(known)
-    }
-
-    /// The same for every active registration, and for those that handlers will make active.
-    pub fn peek_active(&self, mut look: impl FnMut(i32, &Item)) {
-        let mut show = |fd| {
-            if let Some(item) = self.peek(fd).filter(|it| it.is_ours(fd)) {
-                look(fd, &item);
-            }
-        };
-        // SAFETY: as in `peek`; a list that is being changed has only descriptors in it.
-        let count = unsafe { (*self.state.get()).active_count };
-        // SAFETY: as above.
-        (0..count).map(|index| unsafe { (*self.state.get()).active_at(index) }).for_each(&mut show);
-        self.each_deferred(|what| {
-            if let Deferred::Changed { fd, .. } | Deferred::Activate { fd } = what {
-                show(fd);
-            }
-        });
     }
 
     /// Sockets registered.

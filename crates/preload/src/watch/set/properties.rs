@@ -1,5 +1,5 @@
 //! A set against a naive model: random lists of what a program and the library do with it, with signal handlers that
-//! interrupt every look. There is no kernel: the test notes what the kernel would be told.
+//! interrupt every look and come at every lock point. There is no kernel: the test notes what the kernel would be told.
 
 use super::*;
 use proptest::prelude::*;
@@ -17,8 +17,43 @@ const EDGE: u32 = libc::EPOLLET as u32;
 enum Above {
     Activate(i32),
     Register { fd: i32, events: u32, data: u64, foreign: bool },
-    Remove(i32),
+    Unregister(i32),
+    Forget(i32),
+    LeaveToKernel(i32),
     Close(i32),
+}
+
+thread_local! {
+    /// What interrupts this thread at each lock point of a set.
+    static AT_LOCKS: RefCell<Vec<Above>> = const { RefCell::new(Vec::new()) };
+    /// What signal handlers have done in this step, of which the model hears when it ends.
+    static DONE: RefCell<Vec<Above>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A lock point of `set`: where a thread has just taken its lock, or is about to give it back.
+pub(super) fn interrupt(set: &Set) {
+    if let Some(above) = AT_LOCKS.with_borrow_mut(Vec::pop) {
+        above.act_on(set);
+        DONE.with_borrow_mut(|it| it.push(above));
+    }
+}
+
+impl Above {
+    fn act_on(&self, set: &Set) {
+        assert!(set.is_interrupted());
+        match *self {
+            Above::Activate(fd) => set.activate(fd),
+            Above::Register { fd, events, data, foreign } => {
+                let generation = table::generation(fd);
+                set.change(Change::Registered { fd, generation, events, data, foreign });
+                set.activate(fd);
+            }
+            Above::Unregister(fd) => set.change(Change::Removed { fd }),
+            Above::Forget(fd) => set.change(Change::Forgotten { fd }),
+            Above::LeaveToKernel(fd) => set.change(Change::Foreign { fd, generation: table::generation(fd) }),
+            Above::Close(fd) => table::next_generation(fd),
+        };
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -51,7 +86,9 @@ enum Step {
     Tell(i32),
     TellAll,
     Activate(i32),
-    Remove(i32),
+    Forget(i32),
+    /// For good.
+    LeaveToKernel(i32),
     /// The last descriptor of a socket is closed, or one of several.
     Close {
         fd: i32,
@@ -125,6 +162,9 @@ impl Model {
     fn put(&mut self, fd: i32, events: u32, data: u64, foreign: bool) {
         let (generation, kernel) = (table::generation(fd), Kernel::Same);
         let (disarmed, kicked, adopted, ended) = (false, false, false, false);
+        if foreign && self.ours(fd).is_some() {
+            self.active.retain(|&it| it != fd);
+        }
         self.known.insert(fd, Known { events, data, foreign, generation, kernel, disarmed, kicked, adopted, ended });
     }
 
@@ -139,6 +179,13 @@ impl Model {
         self.active.retain(|&it| it != fd);
     }
 
+    fn leave_to_kernel(&mut self, fd: i32) {
+        if let Some(it) = self.ours(fd).cloned() {
+            self.remove(fd);
+            self.put(fd, it.events, it.data, true);
+        }
+    }
+
     fn handle(&mut self, above: &Above) {
         match *above {
             Above::Activate(fd) => self.activate(fd),
@@ -146,7 +193,8 @@ impl Model {
                 self.put(fd, events, data, foreign);
                 self.activate(fd);
             }
-            Above::Remove(fd) => self.remove(fd),
+            Above::Unregister(fd) | Above::Forget(fd) => self.remove(fd),
+            Above::LeaveToKernel(fd) => self.leave_to_kernel(fd),
             // In the table of descriptors, at once.
             Above::Close(_) => {}
         }
@@ -245,8 +293,6 @@ struct Bench {
     model: Model,
     handlers: RefCell<Vec<(usize, Above)>>,
     looks: RefCell<usize>,
-    /// What handlers have done in this step, of which the model hears when it ends.
-    done: RefCell<Vec<Above>>,
     closed: RefCell<Vec<Closed>>,
 }
 
@@ -258,36 +304,29 @@ impl Bench {
         let (now, later): (Vec<_>, Vec<_>) = self.handlers.take().into_iter().partition(|(at, _)| *at == look);
         self.handlers.replace(later);
         for (_, above) in now {
-            match above {
-                Above::Activate(fd) => self.set.activate(fd),
-                Above::Register { fd, events, data, foreign } => {
-                    let generation = table::generation(fd);
-                    self.set.defer(Deferred::Changed { fd, generation, events, data, foreign });
-                }
-                Above::Remove(fd) => self.set.remove(fd),
-                Above::Close(fd) => {
-                    self.closed.borrow_mut().push(Closed { fd, look, generation: table::generation(fd) });
-                    table::next_generation(fd);
-                }
+            if let Above::Close(fd) = above {
+                self.closed.borrow_mut().push(Closed { fd, look, generation: table::generation(fd) });
             }
-            let mut done = self.done.borrow_mut();
-            if let Above::Close(closed) = above {
-                // What was registered under the number before is gone.
-                done.retain(|it| !matches!(it, Above::Register { fd, .. } if *fd == closed));
-            }
-            done.push(above);
+            above.act_on(self.set);
+            DONE.with_borrow_mut(|done| {
+                if let Above::Close(closed) = above {
+                    // What was registered under the number before is gone.
+                    done.retain(|it| !matches!(it, Above::Register { fd, .. } if *fd == closed));
+                }
+                done.push(above);
+            });
         }
     }
 
     /// What handlers have done.
     fn model_hears(&mut self) {
-        self.done.take().iter().for_each(|it| self.model.handle(it));
+        DONE.take().iter().for_each(|it| self.model.handle(it));
     }
 
     /// What a handler is told of the registrations is what they will be.
     fn assert_foreseen(&self) {
         let mut model = self.model.clone();
-        self.done.borrow().iter().for_each(|it| model.handle(it));
+        DONE.with_borrow(|done| done.iter().for_each(|it| model.handle(it)));
         for fd in FDS {
             let expected = model.ours(fd).map(|it| (it.events, it.data));
             assert_eq!(self.set.item(fd).map(|it| (it.events, it.data)), expected, "{fd}");
@@ -304,14 +343,16 @@ impl Bench {
         let set = self.set;
         match *step {
             Step::Register { fd, events, data, works } => {
+                let generation = table::generation(fd);
                 let answer = set.follow(fd, events, data, || self.answer(works));
                 assert_eq!(answer, Ok(if works { 0 } else { -1 }));
-                if works {
+                // The kernel forgets a registration with its descriptor.
+                if works && table::generation(fd) == generation {
                     self.model.put(fd, events, data, false);
                 }
             }
             Step::Unregister { fd, works } => {
-                set.follow_removal(fd, || self.answer(works), |_| ());
+                set.follow_removal(fd, || self.answer(works));
                 if works {
                     self.model.remove(fd);
                 }
@@ -338,9 +379,13 @@ impl Bench {
                 set.activate(fd);
                 self.model.activate(fd);
             }
-            Step::Remove(fd) => {
-                set.remove(fd);
+            Step::Forget(fd) => {
+                set.change(Change::Forgotten { fd });
                 self.model.remove(fd);
+            }
+            Step::LeaveToKernel(fd) => {
+                set.change(Change::Foreign { fd, generation: table::generation(fd) });
+                self.model.leave_to_kernel(fd);
             }
             Step::Close { fd, last } => self.close(fd, last),
             Step::Adopt { fd, heir } => self.adopt(fd, heir),
@@ -465,14 +510,28 @@ fn events() -> impl Strategy<Value = u32> {
     prop_oneof![4 => 1_u32..8, 1 => (1_u32..8).prop_map(|it| it | EDGE)]
 }
 
-fn above() -> impl Strategy<Value = Above> {
+fn above_a_lock() -> impl Strategy<Value = Above> {
     prop_oneof![
         2 => fd().prop_map(Above::Activate),
         2 => (fd(), events(), DATA, any::<bool>())
             .prop_map(|(fd, events, data, foreign)| Above::Register { fd, events, data, foreign }),
-        2 => fd().prop_map(Above::Remove),
-        1 => fd().prop_map(Above::Close),
+        1 => fd().prop_map(Above::Unregister),
+        1 => fd().prop_map(Above::Forget),
+        1 => fd().prop_map(Above::LeaveToKernel),
     ]
+}
+
+/// A close begins the number's next generation at once, so the model must know when.
+fn above() -> impl Strategy<Value = Above> {
+    prop_oneof![6 => above_a_lock(), 1 => fd().prop_map(Above::Close)]
+}
+
+/// What a handler does in a look, by the number of the look in its step.
+type InLook = (usize, Above);
+
+fn steps() -> impl Strategy<Value = Vec<(Step, Vec<InLook>, Vec<Above>)>> {
+    let in_looks = prop::collection::vec((0_usize..4, above()), 0..4);
+    prop::collection::vec((step(), in_looks, prop::collection::vec(above_a_lock(), 0..3)), 1..80)
 }
 
 fn verdict() -> impl Strategy<Value = Scan> {
@@ -491,7 +550,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => fd().prop_map(Step::Tell),
         2 => Just(Step::TellAll),
         4 => fd().prop_map(Step::Activate),
-        1 => fd().prop_map(Step::Remove),
+        1 => fd().prop_map(Step::Forget),
+        1 => fd().prop_map(Step::LeaveToKernel),
         2 => (fd(), any::<bool>()).prop_map(|(fd, last)| Step::Close { fd, last }),
         1 => (fd(), fd()).prop_map(|(fd, heir)| Step::Adopt { fd, heir }),
         1 => DATA.prop_map(Step::ForgetClosed),
@@ -504,9 +564,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn a_set_is_as_the_model_says(
-        steps in prop::collection::vec((step(), prop::collection::vec((0_usize..4, above()), 0..4)), 1..80)
-    ) {
+    fn a_set_is_as_the_model_says(steps in steps()) {
         // SAFETY: a set, once made, is never unmapped.
         let set = unsafe { &*Set::make(FDS.end).expect("address space") };
         let mut bench = Bench {
@@ -514,14 +572,15 @@ proptest! {
             model: Model::default(),
             handlers: RefCell::default(),
             looks: RefCell::default(),
-            done: RefCell::default(),
             closed: RefCell::default(),
         };
-        for (step, above) in &steps {
-            bench.handlers.replace(above.clone());
+        for (step, in_looks, at_locks) in &steps {
+            bench.handlers.replace(in_looks.clone());
+            AT_LOCKS.replace(at_locks.clone());
             bench.looks.replace(0);
             bench.closed.take();
             bench.act(step);
+            AT_LOCKS.take();
             bench.model_hears();
             bench.assert_alike();
         }

@@ -2,7 +2,8 @@
 
 use super::item::{Flags, Holds, InKernel, Item, NONE, Room};
 use super::sets_of::note;
-use super::{Deferred, Set, State};
+use super::{Change, Set, State};
+use crate::guest::table;
 use underpass_segment::clock::ticks;
 use underpass_segment::switch::Told;
 use underpass_segment::sync::Relaxed;
@@ -43,55 +44,27 @@ impl Set {
     /// that the kernel wakes for it can look at the set only afterwards. `Err` with the kernel's answer if there is no
     /// address space for the registration.
     pub fn follow(&self, fd: i32, events: u32, data: u64, kernel: impl FnOnce() -> i32) -> Result<i32, i32> {
+        let generation = table::generation(fd);
         self.locked(|state| {
             let answer = kernel();
-            self.changes.fetch_add(1, Relaxed);
-            if answer != 0 || state.put(fd, events, data, false) { Ok(answer) } else { Err(answer) }
+            let change = Change::Registered { fd, generation, events, data, foreign: false };
+            if answer != 0 || self.apply(state, change) { Ok(answer) } else { Err(answer) }
         })
     }
 
     /// Notes a registration of a descriptor that is no socket of ours.
     pub fn note_foreign(&self, fd: i32, events: u32, data: u64) {
-        self.note_change(true);
+        let generation = table::generation(fd);
         // Without address space an event with the same data may be taken for an event of a socket of ours.
-        self.locked(|state| state.put(fd, events, data, true));
+        self.locked(|state| self.apply(state, Change::Registered { fd, generation, events, data, foreign: true }));
     }
 
-    /// Leaves the registration of `fd` to the kernel from now on, if it is a socket's and the number is still that
-    /// socket's, as `is_same` says. A change by another thread comes either before or after this.
-    pub fn make_foreign(&self, fd: i32, is_same: impl FnOnce() -> bool) {
-        let make = |state: &mut State| {
-            if let Some(item) = state.item(fd).filter(|it| it.is_ours(fd)).copied()
-                && is_same()
-            {
-                self.note_change(true);
-                state.remove(fd);
-                // As in `note_foreign`.
-                let _ = state.put(fd, item.events, item.data, true);
-            }
-        };
-        if self.unless_interrupted(make).is_none() {
-            self.defer(Deferred::Removed { fd });
-        }
-    }
-
-    pub(super) fn note_change(&self, foreign: bool) {
-        if foreign {
-            self.has_foreign.store(true, Relaxed);
-        }
-        self.changes.fetch_add(1, Relaxed);
-    }
-
-    /// Has the kernel remove `fd`, and forgets it if it does, after `leave` has seen it.
-    pub fn follow_removal(&self, fd: i32, kernel: impl FnOnce() -> i32, leave: impl FnOnce(&mut Item)) -> i32 {
+    /// Has the kernel remove `fd`, and forgets it if the kernel does.
+    pub fn follow_removal(&self, fd: i32, kernel: impl FnOnce() -> i32) -> i32 {
         self.locked(|state| {
             let answer = kernel();
-            self.changes.fetch_add(1, Relaxed);
             if answer == 0 {
-                if let Some(item) = state.item(fd).filter(|it| it.is_ours(fd)) {
-                    leave(item);
-                }
-                state.remove(fd);
+                self.apply(state, Change::Removed { fd });
             }
             answer
         })
@@ -182,13 +155,6 @@ impl Set {
             state.stale_count = 0;
             state.drop_inactive();
         });
-    }
-
-    /// Forgets `fd`.
-    pub fn remove(&self, fd: i32) {
-        if self.unless_interrupted(|state| state.remove(fd)).is_none() {
-            self.defer(Deferred::Removed { fd });
-        }
     }
 
     /// The registration of `fd`.
