@@ -693,6 +693,8 @@ fn both_ends_of_a_connection_execute_programs_at_the_same_time() {
         ("6", &["867"], &[]),
         ("8", &["75"], &[]),
         ("5002", &["51", "403", "2013"], &[]),
+        ("6101", &["2266"], AT_ONCE),
+        ("6102", &["813"], &[]),
     ];
     const TIMES: usize = 5;
     let Some(stage) = Stage::beside_others(&["cc"]) else { return };

@@ -67,11 +67,13 @@ impl Port<'_> {
         let leave = |beside| {
             if comes_to_ring(beside) { None } else { self.leave_beside(beside, how, until, awaits_image()) }
         };
+        let mut pause_us = 50;
         loop {
             if let Some(left) = self.with_all_reading(leave) {
                 return left;
             }
-            nap(50);
+            nap(pause_us);
+            pause_us = (2 * pause_us).min(1000);
         }
     }
 
@@ -248,7 +250,10 @@ impl Port<'_> {
     fn may_be_given_back_by_image(&self) -> bool {
         let is_before_down = || self.front().is_ok_and(|(at, record)| self.is_before_down(at, record));
         // In this order: the sender is away when it goes down, and is back only once it has taken the mark back.
-        !self.sender_has_ended() && is_before_down() && (self.other_is_to_return() || !is_before_down())
+        !self.sender_has_ended()
+            && is_before_down()
+            && (self.other_is_to_return() || !is_before_down())
+            && !self.sender_is_gone()
     }
 
     /// Whether the other end is away until an image comes. An end that was passed over a Unix socket may be away for
