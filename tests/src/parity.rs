@@ -43,6 +43,7 @@ const UNSTEADY: &[(&str, &str)] = &[
     ),
     ("pointers/passes-fast, brokered", "the same"),
     ("processes/exec-cat-unread", "a FIN sent before the exec: what is unread in the ring cannot follow it"),
+    ("room/is-killed", "where the kill takes long, the waiting sender goes down meanwhile: the kernel has room"),
     ("threads/behind, dozing", "a receive that dozes heeds an SO_RCVTIMEO that another thread sets meanwhile"),
     ("threads/replaced", "the kernel ends a replaced socket before the receive that it woke has emptied the ring"),
 ];
