@@ -141,7 +141,7 @@ impl Meeting {
         end.slot.store(slot, Relaxed);
         end.set_shape(pool.shape());
         end.side.store(channel.side() as u8, Relaxed);
-        end.set_reason(Reason::Young);
+        end.set_reason(Reason::Met);
         if let Some(name) = self.directory.and_then(|directory| directory.tap()) {
             end.set_tap(name);
         }

@@ -25,8 +25,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// It has not carried enough yet to be worth a channel, had nothing more to send when it had one, or the process
-    /// had no free descriptor to ask the kernel by.
+    /// It has not carried enough yet to be worth a channel.
     Young = "young",
     /// The other end has not answered: it runs without Underpass, stays on kernel TCP for a reason of its own (see its
     /// --stats), or has not used the connection since.
@@ -93,4 +92,8 @@ reasons! {
     /// The kernel path of this connection between users or namespaces does not answer, so memory does not carry it
     /// either.
     PathSilent = "path-silent",
+    /// Its two ends have met. A direction goes up with its sender's next send.
+    Met = "met",
+    /// The process had no free descriptor or buffer to ask the kernel by who is at the other end.
+    NoDescriptor = "no-descriptor",
 }

@@ -198,6 +198,18 @@ fn the_last_descriptor_is_the_programs() {
     stage.finish();
 }
 
+/// A connection that the kernel cannot be asked about says so.
+#[test]
+fn without_a_descriptor_to_ask_by_the_reason_says_so() {
+    let Some(stage) = Stage::with(&["cc", "prlimit"]) else { return };
+    // Standard input and output, and the connection.
+    echo(&stage, (&[], ""), (&["prlimit", "--nofile=4"], "ask PORT 1 100"));
+    stage.run.assert_not_fast();
+    let reasons = || stage.run.processes().into_iter().flat_map(|process| process.reasons);
+    assert!(is_kernel_only() || reasons().any(|(it, _)| it == Reason::NoDescriptor), "{}", stage.run.table());
+    stage.finish();
+}
+
 /// A limit of the address space costs the fast path before it costs the program.
 #[test]
 fn address_space_is_the_programs() {

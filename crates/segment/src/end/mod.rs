@@ -350,7 +350,7 @@ impl End {
             return Reason::Asked;
         }
         match Reason::ALL.get(self.reason.load(Relaxed) as usize).copied().unwrap_or(Reason::Unsupported) {
-            Reason::Young | Reason::PeerSilent if !self.has_carried() => Reason::Unused,
+            Reason::Young | Reason::PeerSilent | Reason::Met if !self.has_carried() => Reason::Unused,
             reason => reason,
         }
     }

@@ -35,17 +35,17 @@ impl Meeting {
         end.cookie.store(cookie, Relaxed);
         let peer = match kernel::peer(fd) {
             // Not accepted yet: it has no owner that could prove anything.
-            Ok(peer) if peer.inode == 0 => return,
+            Ok(peer) if peer.inode == 0 => return end.set_reason(Reason::Young),
             Ok(peer) if peer.uid == uid && !ALWAYS_BROKERED => peer,
             Ok(_) => return self.seek_by_broker(end, fd, Reason::OtherUser),
             // A crowded listener answers with a SYN cookie (RFC 4987, 3.6): it has no socket for the connection before
             // it has taken data of it.
-            Err(NoPeer::Elsewhere) if unheard => return,
+            Err(NoPeer::Elsewhere) if unheard => return end.set_reason(Reason::Young),
             Err(NoPeer::Elsewhere) => match unless_closed(fd, Reason::Remote) {
                 Reason::Remote => return self.seek_by_broker(end, fd, Reason::Remote),
                 closed => return end.pin(closed),
             },
-            Err(NoPeer::NoAnswer(e)) if passes(e) => return,
+            Err(NoPeer::NoAnswer(e)) if passes(e) => return end.set_reason(Reason::NoDescriptor),
             Err(NoPeer::NoAnswer(_)) => return end.pin(Reason::NoSockDiag),
         };
         let Some(directory) = self.directory(uid) else { return end.pin(Reason::NoMemory) };

@@ -80,11 +80,11 @@ impl Port<'_> {
     fn go_down_away(&self, unread: u64) {
         let is_asleep = || unread > 0 && self.reader_may_sleep();
         let wakes = is_asleep();
-        self.go_down_for_now(Reason::Young, wakes);
+        self.go_down_for_now(Reason::Met, wakes);
         // In this order: a reader that goes to sleep raises its flag, then looks for the mark.
         if !wakes && is_asleep() {
             self.take_mark_back();
-            self.go_down_for_now(Reason::Young, true);
+            self.go_down_for_now(Reason::Met, true);
         }
     }
 

@@ -49,7 +49,7 @@ impl Port<'_> {
     /// the channel gone; `None` if more may come into the ring meanwhile. This end's own direction goes down in any
     /// case, because nothing that is in that ring can be given back then.
     pub fn unread_for_image(&self) -> Option<Unread> {
-        self.go_down_for_now(Reason::Young, false);
+        self.go_down_for_now(Reason::Met, false);
         let has_ended = self.sender_has_ended();
         let from = self.place().head;
         let (to, mark) = self.end_of_records(from)?;

@@ -266,7 +266,7 @@ impl Port<'_> {
         match (for_good, self.end.is_silent()) {
             (true, _) => Reason::Unsupported,
             (false, true) => Reason::PathSilent,
-            (false, false) => Reason::Young,
+            (false, false) => Reason::Met,
         }
     }
 
