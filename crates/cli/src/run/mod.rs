@@ -39,7 +39,7 @@ pub enum RunError {
     Program(#[from] ProgramError),
     /// The statistics have no place to go.
     #[error(
-        "cannot write the statistics to {}: {error}; --stats=FILE needs a file that this user may write to, in a \
+        "cannot write them to {}: {error}; --stats=FILE needs a file that this user may write to, in a \
          folder that is there and has room",
         .path.display()
     )]
@@ -178,13 +178,22 @@ pub fn run(arguments: &RunArguments) -> Result<std::convert::Infallible, RunErro
     }
     match supervise(arguments, &launch) {
         // What keeps the statistics away keeps no program from running.
-        Err(error @ (RunError::NoCounters(_) | RunError::Unreachable(_) | RunError::NoProcess(_))) => {
-            crate::say(format_args!("there will be no statistics: {error}"));
+        Err(
+            error @ (RunError::StatsFile { .. }
+            | RunError::NoCounters(_)
+            | RunError::Unreachable(_)
+            | RunError::NoProcess(_)),
+        ) => {
+            say_no_statistics(&error);
             sys::unset_variable(c"UNDERPASS_STATS");
             Err(launch.exec().into())
         }
         ended => ended,
     }
+}
+
+fn say_no_statistics(error: &RunError) {
+    crate::say(format_args!("there will be no statistics: {error}"));
 }
 
 /// Whether there is a program of this name.
@@ -222,7 +231,7 @@ fn supervise(arguments: &RunArguments, launch: &Launch<'_>) -> Result<std::conve
         stats::text(&words[0], end, &counted, launch.obstacle.as_ref())
     });
     if let Err(error) = written {
-        crate::say(format_args!("{error}"));
+        say_no_statistics(&error);
     }
     drop(region);
     end.follow()
