@@ -13,7 +13,7 @@ help: ## this list
 
 run: rust ## install what is missing, build, and show kernel TCP against Underpass on real programs, 3 minutes
 	packaging/packages run
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked --package underpass-cli --package underpass-preload
 	$(UNDERPASS) demo
 
 bench: rust ## install what is missing, build, and take all measurements, without writing a record
