@@ -3,24 +3,26 @@
 use crate::guest::access::{are_bytes_readable, is_readable};
 use crate::guest::memory::Reserved;
 use crate::guest::{errno, real};
+use crate::lifecycle::adopt::{self, CameBy};
 use crate::lifecycle::handoff::{Receiver, Unconnected};
-use crate::lifecycle::{adopt, reuse};
+use crate::lifecycle::reuse;
 use core::ffi::c_int;
 use libc::{mmsghdr, msghdr, size_t, ssize_t};
 use underpass_segment::reason::Reason;
 
-/// A message has come, perhaps with descriptors. A fast connection among them is taken over at once, because the first
-/// call on it may be a call that only asks, such as poll.
+/// A message has come, perhaps with descriptors, or was peeked at: then the descriptors come again, under other
+/// numbers. A fast connection among them is taken over at once, because the first call on it may be a call that only
+/// asks, such as poll.
 ///
 /// # Safety
 /// The message must be one that recvmsg(2) has filled in.
-pub unsafe fn received_control(message: *const msghdr) {
+pub unsafe fn received_control(message: *const msghdr, is_peek: bool) {
     // SAFETY: the caller vouches for the message; what is named by it can be read.
     unsafe {
         each_passed(message, |at| {
             let fd = at.read_unaligned();
             reuse::forget_closed(fd);
-            adopt::claim(fd, None);
+            adopt::claim(fd, if is_peek { CameBy::Peek } else { CameBy::Message });
         });
     }
 }

@@ -298,11 +298,10 @@ pub unsafe extern "C" fn __recvfrom_chk(
 /// # Safety
 /// The message must be one that recvmsg(2) has filled in.
 unsafe fn heed_control(message: *const msghdr, flags: c_int) {
-    // Descriptors that are only peeked at come again, under other numbers.
     // SAFETY: passed on to the caller.
     unsafe {
-        if !(*message).msg_control.is_null() && flags & libc::MSG_PEEK == 0 {
-            passed::received_control(message);
+        if !(*message).msg_control.is_null() {
+            passed::received_control(message, flags & libc::MSG_PEEK != 0);
         }
     }
 }

@@ -102,6 +102,20 @@ impl Connection {
         end_lost(self.fd);
     }
 
+    /// The last descriptor that any process has is about to be closed: the connection ends as it would on kernel TCP.
+    pub fn end_by(&self, port: &Port<'_>) {
+        port.end_sending();
+        port.prepare_to_close(true);
+        self.reset_if_unread(port);
+    }
+
+    /// The same for what is unread in the ring.
+    pub fn reset_if_unread(&self, port: &Port<'_>) {
+        if port.unread() > 0 {
+            kernel::reset_at_close(self.fd);
+        }
+    }
+
     /// The same for a process that may have the library.
     pub fn offer(&self, reason: Reason) {
         if let Some(port) = self.pinned_port(reason) {

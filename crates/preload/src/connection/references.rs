@@ -14,6 +14,9 @@ use underpass_segment::switch::{Port, Recipient};
 use underpass_segment::sync::{AcqRel, Acquire, Relaxed, Release};
 use underpass_segment::{clock, kernel};
 
+/// How much longer than an image a process is awaited that a socket was passed to, in nanoseconds.
+const IN_QUEUE_NS: u64 = 600_000_000_000;
+
 /// One descriptor less: `fd`, unless that is closed already. While threads are inside, the last descriptor is left to
 /// them, and the last thread to leave calls this again.
 pub fn release(index: u32, fd: Option<i32>) {
@@ -51,16 +54,23 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     // Afterwards: another process may have lent it and left meanwhile, as one that was not the last.
     let until = end.owners.lent_until();
     reap(family);
+    let now = clock::nanoseconds();
     // One that arrives has not attached the channel yet.
-    if until > clock::nanoseconds() && (last || end.owners.are_any_arriving()) && unclaimed::add(index, until) {
+    let may_be_claimed = until > now && end.owners.are_any_arriving() || last && kept_until(end, until) > now;
+    if may_be_claimed && unclaimed::add(index, until) {
         return;
     }
-    let closed = fd.filter(|_| last).map(|fd| Connection::at(family, index, fd));
-    if let Some(connection) = closed.filter(Connection::has_outsider)
+    if let Some(connection) = fd.filter(|_| last && joined).map(|fd| Connection::at(family, index, fd))
         && let Some(channel) = channel.or_else(|| family::with_meeting_surely(|m| m.channel(end, None)).flatten())
     {
-        // Where several processes let go of it at the same time, none of them knew before that it was the last.
-        connection.leave_no_gap_by(&connection.port_with(channel, thread::number()));
+        // Where several processes or threads let go of it at the same time, none of them knew before that it was the
+        // last.
+        let port = connection.port_with(channel, thread::number());
+        if connection.has_outsider() {
+            connection.leave_no_gap_by(&port);
+        } else if end.stage() == Stage::Joined && !end.owners.is_lent() && !port.has_said_end() {
+            connection.end_by(&port);
+        }
     }
     // An image may come for it just now, or another process that had lent it may end it.
     let last = last && end.owners.end_if_unused();
@@ -135,22 +145,31 @@ fn reap(family: &'static Family) {
         lent::heed_dead_image_in_time(owners);
         let (until, is_arriving) = (it.until.load(Acquire), owners.are_any_arriving());
         let has_half_come = is_arriving && until > now && owners.lent_until() == until;
-        if has_half_come || !end_unless_awaited(family, index, it, owners.are_any()) {
+        if has_half_come || !end_unless_awaited(family, index, it, owners.are_any(), false) {
             unclaimed::enlist(index);
         }
     });
 }
 
+/// Until when (CLOCK_MONOTONIC, ns) a process keeps an end that may be claimed `until` then. A socket that was passed
+/// may lie in a queue for long, and is closed with that queue: its message is awaited longer by a process that stays.
+fn kept_until(end: &End, until: u64) -> u64 {
+    let is_in_queue = until != 0 && end.owners.is_lent_to_processes() && !departure::is_exit();
+    if is_in_queue { until.saturating_add(IN_QUEUE_NS) } else { until }
+}
+
 /// Ends an unclaimed end, which a process has `claimed` or not, if the time to claim it is over, or the image that was
-/// to claim it does not come. False if an image may still come, and none has.
-pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, claimed: bool) -> bool {
+/// to claim it does not come. False if an image may still come, and none has. `leaves`: this process ends, or executes
+/// a program.
+pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, claimed: bool, leaves: bool) -> bool {
     let end = family.end(index);
     lent::heed_dead_image_in_time(&end.owners);
     let until = it.until.load(Acquire);
     // If not, a process has claimed the end and has lent it again, for which that process keeps it; or has ended it; or
     // the loan was taken back.
     let is_as_kept = end.owners.lent_until() == until;
-    if is_as_kept && !claimed && until > clock::nanoseconds() {
+    let kept_until = if leaves { until } else { kept_until(end, until) };
+    if is_as_kept && !claimed && kept_until > clock::nanoseconds() {
         return false;
     }
     // A process that has claimed the end ends it itself. If this process ends and has left the end to an image, its

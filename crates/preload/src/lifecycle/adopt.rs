@@ -6,7 +6,7 @@ use crate::connection::count::{after_execution, count_reason, forget_carried};
 use crate::connection::handle::{HIGHEST, Handle, handle};
 use crate::connection::leaving::end_lost;
 use crate::connection::look::for_each;
-use crate::connection::references::{close_orphan, is_pool_used, take_back_what_is_left};
+use crate::connection::references::{close_orphan, drop_reference, is_pool_used, take_back_what_is_left};
 use crate::connection::state::{Attachment, Usage};
 use crate::connection::way::Way;
 use crate::connection::{Connection, is_own};
@@ -68,7 +68,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     }
     // In any TCP state: data may be in the ring even when both ends have sent their FIN.
     if known == Known::Nothing
-        && let Some(index) = brought(fd, None)
+        && let Some(index) = brought(fd, CameBy::Message)
     {
         return Some(index);
     }
@@ -153,11 +153,21 @@ fn take(family: &Family) -> Option<(u32, &'static Handle)> {
     Some((index, handle?))
 }
 
-/// Enters the connection that `fd` was when this program image was executed, as `carried`, or when it was passed to
-/// this process. Whether it is a connection.
-pub fn claim(fd: i32, carried: Option<&Carried<'_>>) -> bool {
+/// How a connection comes to this process.
+#[derive(Clone, Copy)]
+pub enum CameBy<'a> {
+    /// This program image was executed with it.
+    Execution(&'a Carried<'a>),
+    /// It was passed over a Unix socket.
+    Message,
+    /// The same, but the message was only peeked at: it is still to be received.
+    Peek,
+}
+
+/// Enters the connection that `fd` is, if it is one that came so. Whether it is.
+pub fn claim(fd: i32, how: CameBy<'_>) -> bool {
     let is_new = table::get(fd) == Known::Nothing && !thread::is_vfork_child() && !filter::is_confined();
-    is_new && kernel::is_tcp(fd) && brought(fd, carried).is_some()
+    is_new && kernel::is_tcp(fd) && brought(fd, how).is_some()
 }
 
 /// This process was `member` of family `id` before it executed its program, and has claimed all ends that it still has.
@@ -217,13 +227,18 @@ pub fn give_up(fd: i32, reason: Reason) {
     }
 }
 
-/// The connection that `fd` is, if this program image was handed it, as `carried`, or if it was passed to this process.
-fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
+/// The connection that `fd` is, if it came to this process so.
+fn brought(fd: i32, how: CameBy<'_>) -> Option<u32> {
     let cookie = kernel::cookie(fd).ok()?;
-    match carried {
-        Some(carried) => bring(fd, cookie, *carried),
-        None => {
-            let lent = family::with_meeting_surely(|m| m.borrow(cookie)).flatten()?;
+    let borrowed = || family::with_meeting_surely(|m| m.borrow(cookie)).flatten();
+    match how {
+        CameBy::Execution(carried) => bring(fd, cookie, *carried),
+        CameBy::Peek => {
+            let lent = borrowed()?;
+            bring(fd, cookie, Carried::peeked(lent.lender.family, lent.index))
+        }
+        CameBy::Message => {
+            let lent = borrowed()?;
             let index = bring(fd, cookie, Carried::lent(lent.lender.family, lent.index));
             if index.is_none() {
                 // The other end, while it lives, gives back what the process that passed the socket has left unread.
@@ -250,8 +265,18 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
             if held {
                 end.forsake(thread::number());
             }
-            let is_its = end.cookie.load(Relaxed) == cookie;
-            (is_its && (held || family.arrive(index, family::member()))).then_some((family, index, held))?
+            let is_its = || end.cookie.load(Relaxed) == cookie;
+            if !is_its() || !held && !family.arrive(index, family::member()) {
+                return None;
+            }
+            if !is_its() {
+                // It became another connection's before this process was counted.
+                end.owners.has_arrived();
+                family.forget_reference(index, family::member());
+                drop_reference(family, index, None, None);
+                return None;
+            }
+            (family, index, held)
         }
         None => {
             let family = family::family(let_go_of_pool)?;
@@ -297,8 +322,8 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
         // Only now: a process that leaves keeps the channel until then.
         connection.end.owners.has_arrived();
     }
-    // An image was lent the end once, and a process once with each message.
-    if carried.member.is_none() && (!is_known || carried.is_passed()) {
+    // An image was lent the end once, and a process once with each message that it receives.
+    if carried.member.is_none() && (!is_known || carried.is_passed()) && !carried.is_peeked {
         // Likewise.
         connection.end.owners.take_up_loan(carried.image);
     }

@@ -10,7 +10,7 @@ use crate::connection::share::twin;
 use crate::connection::short_lived;
 use crate::connection::{Connection, known};
 use crate::guest::table::{self, Known, Socket};
-use crate::guest::{family, forked, thread};
+use crate::guest::{departure, family, forked, thread};
 use crate::watch::{epoll, set};
 use core::ffi::c_int;
 use underpass_segment::end::Stage;
@@ -174,7 +174,9 @@ impl Connection {
         // In this order: a process that comes for the end counts its reference before it takes up the loan.
         let is_lent = self.is_lent();
         let is_awaited = self.is_awaited();
-        let last = self.is_last();
+        // Likewise, another thread of this process may have come for it, and have another descriptor by now. All
+        // descriptors go with the process.
+        let last = self.is_last() && (departure::is_exit() || !self.has_duplicates());
         if last && !is_awaited && (self.leave_no_gap() || is_lent && self.reset_if_lost()) {
             return;
         }
@@ -199,8 +201,8 @@ impl Connection {
         }
         if let Some(port) = self.ready_port() {
             port.prepare_to_close(last);
-            if ends && port.unread() > 0 {
-                kernel::reset_at_close(self.fd);
+            if ends {
+                self.reset_if_unread(&port);
             }
         }
     }

@@ -79,7 +79,12 @@ fn leave_all() {
                 && end.stage() == Stage::Joined
                 && let Some(port) = connection.port()
             {
-                port.end_sending();
+                if connection.is_lent() {
+                    port.end_sending();
+                } else {
+                    // Again: the other processes may have let go of it since `prepare_to_close`.
+                    connection.end_by(&port);
+                }
                 // Other processes of the family may live on and keep the channel: the sender would not find out that
                 // its reader is gone.
                 port.prepare_to_shut();

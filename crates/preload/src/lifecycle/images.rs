@@ -43,7 +43,7 @@ pub fn await_claims(family: &'static Family, deadline: u64) {
             if is_as_kept && claimed && connection.has_half_come(soon) {
                 unclaimed::enlist(index);
                 waits = true;
-            } else if !end_unless_awaited(family, index, it, claimed) {
+            } else if !end_unless_awaited(family, index, it, claimed, true) {
                 unclaimed::enlist(index);
                 waits |= now < deadline && connection.is_missed_without() || connection.is_lost_with_process();
             }
@@ -199,7 +199,15 @@ impl Connection {
     pub fn has_half_come(&self, deadline: u64) -> bool {
         let is_lost = || self.company() == Some(1) && self.has_lost_unread();
         let may_be_lost = || !self.end.is_plain_for_good() && clock::nanoseconds() < deadline;
-        self.end.owners.are_any_arriving() && self.is_awaited() && (may_be_lost() || is_lost())
+        let owners = &self.end.owners;
+        owners.are_any_arriving() && self.is_awaited() && (may_be_lost() || is_lost()) && !self.have_arriving_died()
+    }
+
+    /// Whether those are gone that have come for the connection and not attached its channel: a process that has it is
+    /// gone, and all others have attached the channel.
+    fn have_arriving_died(&self) -> bool {
+        let (Some(family), Some(pool)) = (family::existing(), self.end.pool_id()) else { return false };
+        family.has_reference_of_gone(self.index) && !family.is_held_without(self.index, family::member(), pool)
     }
 
     /// Whether bytes lie unread in the ring that the sender cannot put on the kernel path, or that only this process

@@ -115,7 +115,9 @@ impl Owners {
 
     /// One process less refers to the end. Whether it was the last.
     pub fn leave(&self) -> bool {
-        self.processes.fetch_sub(1, AcqRel) == 1
+        // A sweep may have taken the reference for that of a process that is gone.
+        let fewer = |n| (1..ENDED).contains(&n).then(|| n - 1);
+        self.processes.fetch_update(AcqRel, Acquire, fewer) == Ok(1)
     }
 
     /// One process less, unless it is the last. Whether it is.
@@ -153,12 +155,17 @@ impl Owners {
 
     /// An image, or a process (0), for which [`Owners::lend`] was called has come. Once all have come, none is awaited.
     pub fn take_up_loan(&self, image: u32) {
-        if image == 0 {
-            let _ = self.passed.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1));
-        } else {
+        if image != 0 {
             self.forget_image(image);
         }
-        self.end_one_loan(0);
+        if image != 0 || self.forget_passed() {
+            self.end_one_loan(0);
+        }
+    }
+
+    /// Forgets one process that the socket was passed to. False if there is none.
+    fn forget_passed(&self) -> bool {
+        self.passed.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1)).is_ok()
     }
 
     /// Image number `image` does not come: its execution has failed, or it has ended. False if it was not lent the end,
@@ -174,7 +181,7 @@ impl Owners {
     /// A process that the socket was to be passed to does not come: the message was not sent.
     pub fn take_back_passed(&self) {
         // The end may be another connection's by now.
-        if self.passed.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1)).is_ok() {
+        if self.forget_passed() {
             self.end_one_loan(TAKEN_BACK);
         }
     }
@@ -315,6 +322,26 @@ mod tests {
         assert!(owners.is_lent());
         owners.take_up_loan(0);
         assert_eq!([owners.is_lent(), owners.end_loan(200)], [false, false]);
+    }
+
+    #[test]
+    fn who_was_not_awaited_ends_no_loan() {
+        let owners = owners();
+        owners.begin();
+        owners.lend(100, 7);
+        // A socket that was passed before, and has come.
+        owners.take_up_loan(0);
+        assert_eq!((owners.is_lent(), owners.awaited_image()), (true, Some(7)));
+    }
+
+    #[test]
+    fn who_leaves_what_a_sweep_has_ended_is_not_the_last() {
+        let owners = owners();
+        owners.begin();
+        assert!(owners.take_back(1, || 0));
+        assert_eq!([owners.leave(), owners.leave(), owners.add(), owners.add_if_used()], [false; 4]);
+        owners.begin();
+        assert!(owners.leave() && !owners.leave() && owners.end_if_unused());
     }
 
     #[test]

@@ -239,6 +239,14 @@ impl Family {
             && kernel::namespaces().is_some_and(|it| self.holders(index).iter().any(|member| is_gone(member, it)))
     }
 
+    /// Whether another process than `me` that lives has the end, and not the segment `id`, as far as it can be asked.
+    pub fn is_held_without(&self, index: u32, me: Option<u32>, id: i32) -> bool {
+        let Some(namespaces) = kernel::namespaces().filter(|_| !is_quiet()) else { return true };
+        let has = |number| kernel::has_segment(number as i32, id) == Ok(true);
+        let lacks = |it| !self.process(it).is_some_and(|(its, number)| its == namespaces && has(number));
+        self.is_held_by(index, namespaces, |it| self.is_other(it, me) && lacks(it))
+    }
+
     /// Whether another process than `me` is about to be gone: it was killed a moment ago.
     pub fn has_dying(&self, me: Option<u32>) -> bool {
         let namespaces = kernel::namespaces().filter(|_| !is_quiet());

@@ -54,6 +54,11 @@ pub fn for_each_holder(inode: u64, mut what: impl FnMut(i32)) {
     });
 }
 
+/// Whether process `pid` has the socket with this inode number, as far as /proc tells.
+pub fn is_holder(pid: i32, inode: u64) -> bool {
+    descriptor_of(pid, inode).is_some()
+}
+
 /// The number under which process `pid` has the socket with this inode number.
 pub(super) fn descriptor_of(pid: i32, inode: u64) -> Option<i32> {
     let mut number = None;

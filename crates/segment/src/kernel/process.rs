@@ -296,8 +296,11 @@ pub fn has_file(pid: i32, part: &str) -> bool {
 
 /// Whether process `pid` has mapped the very file in which `address` of this process lies: a library. An image that has
 /// just begun is awaited for as long as its loader has mapped no C library: until `until` (CLOCK_MONOTONIC, ns) at
-/// most.
-pub fn maps_same_file(pid: i32, address: usize, until: u64) -> bool {
+/// most. `None`: it has mapped no program, because it is ending, or its next image has yet to begin.
+pub fn maps_same_file(pid: i32, address: usize, until: u64) -> Option<bool> {
+    /// A program without a loader after so long has none, in nanoseconds.
+    const LOADER_WITHIN_NS: u64 = 10_000_000;
+    let began = nanoseconds();
     let mut mine = [0u8; 48];
     let _ = for_each_line(format_args!("/proc/self/maps\0"), |line| {
         if let Some((range, file)) = mapped(line)
@@ -309,19 +312,27 @@ pub fn maps_same_file(pid: i32, address: usize, until: u64) -> bool {
     });
     let mine = mine.split(|&byte| byte == 0).next().unwrap_or_default();
     loop {
-        let (mut same, mut has_loader, mut has_libc) = (false, false, false);
+        let (mut has_program, mut same, mut has_loader, mut has_libc) = (false, false, false, false);
         let asked = for_each_line(format_args!("/proc/{pid}/maps\0"), |line| {
+            // Without a file the inode number is 0.
+            has_program |= mapped(line).is_some_and(|(_, file)| !file.ends_with(" 0"));
             same |= mapped(line).is_some_and(|(_, file)| file.as_bytes() == mine);
             let name = line.rsplit('/').next().unwrap_or_default();
             has_loader |= name.starts_with("ld-") || name.starts_with("ld.so");
             has_libc |= name.starts_with("libc.") || name.starts_with("libc-");
         });
-        if asked.is_err() || mine.is_empty() {
-            return false;
+        match asked {
+            _ if mine.is_empty() => return Some(false),
+            // What the kernel says of a process that has no memory differs from one version to the next.
+            Err(Errno(libc::ESRCH)) => return None,
+            Err(_) => return Some(false),
+            Ok(()) if !has_program => return None,
+            Ok(()) => {}
         }
-        // Libraries that are preloaded come before it.
-        if same || has_libc || !has_loader || nanoseconds() > until {
-            return same;
+        // Libraries that are preloaded come before it. The kernel maps the program, and then its loader.
+        let is_static = !has_loader && nanoseconds() > began + LOADER_WITHIN_NS;
+        if same || has_libc || is_static || nanoseconds() > until {
+            return Some(same);
         }
         nap(200);
     }
@@ -424,8 +435,9 @@ mod tests {
     #[test]
     fn a_process_is_told_by_its_files_user_and_environment() {
         let me = process_id();
-        assert!(maps_same_file(me, mapped as *const () as usize, 0) && !maps_same_file(me, 0, 0));
-        assert!(!maps_same_file(me, (&raw const HANDLED).addr() ^ (1 << 45), 0));
+        let maps = |address| maps_same_file(me, address, 0).unwrap();
+        assert!(maps(mapped as *const () as usize) && !maps(0));
+        assert!(!maps((&raw const HANDLED).addr() ^ (1 << 45)));
         let has_path = std::env::vars_os().find(|(_, value)| value.to_str().is_some_and(|it| !it.is_empty()));
         let (name, value) = has_path.expect("a variable");
         let variable = format!("{}={}", name.to_str().expect("text"), value.to_str().expect("text"));

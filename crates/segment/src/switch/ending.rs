@@ -29,6 +29,11 @@ impl Port<'_> {
         self.tap_end();
     }
 
+    /// Whether this end has [said](Port::end_sending) that it ends this direction.
+    pub fn has_said_end(&self) -> bool {
+        self.channel.outgoing().sender.ended.load(SeqCst) != 0
+    }
+
     /// Shuts down this direction, by `shut`, while no thread sends. What is in the ring comes before the FIN, and the
     /// kernel refuses what is sent afterwards. Beside a send that was stopped this is done all the same.
     pub fn between_sends(&self, shut: impl FnOnce() -> i32) -> i32 {

@@ -7,7 +7,7 @@ use super::parcel::Arrived;
 use super::{BY_FAMILY, BY_PARCEL, VARIABLE};
 use crate::connection::{self, leaving};
 use crate::guest::table;
-use crate::lifecycle::adopt;
+use crate::lifecycle::adopt::{self, CameBy};
 use crate::watch::epoll;
 use core::ffi::{CStr, c_char};
 use underpass_segment::end::{End, Stage};
@@ -76,10 +76,11 @@ fn claim_parcel(arrived: &Arrived) {
             counted: Some(it.counted.into()),
             image: 0,
             left_behind: it.left_behind,
+            is_peeked: false,
             is_first,
             end: Some((it, arrived)),
         });
-        let claimed = carried.is_some_and(|it| adopt::claim(listed.fd, Some(&it)));
+        let claimed = carried.is_some_and(|it| adopt::claim(listed.fd, CameBy::Execution(&it)));
         // The number may be something else by now, if the parcel was another image's.
         if !claimed && listed.depends != 0 && kernel::cookie(listed.fd) == Ok(listed.cookie) {
             leaving::end_lost(listed.fd);
@@ -118,7 +119,7 @@ fn claim_from(offer: Offer) {
         each_connection(|fd, cookie| match by_cookie.find(cookie) {
             Some(LOST..) => leaving::end_lost(fd),
             Some(index) => {
-                adopt::claim(fd, Some(&Carried::spawned(offer.family, index, offer.image)));
+                adopt::claim(fd, CameBy::Execution(&Carried::spawned(offer.family, index, offer.image)));
             }
             None => {}
         });

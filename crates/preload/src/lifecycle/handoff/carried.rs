@@ -27,6 +27,8 @@ pub struct Carried<'a> {
     pub image: u32,
     /// What the kernel receives until what was unread in the ring, when its reader went away, is given back.
     pub left_behind: u64,
+    /// A message has passed it that was only peeked at.
+    pub is_peeked: bool,
     /// No other descriptor of its socket can have come before it.
     pub is_first: bool,
     /// The end itself, if a parcel has it, and that parcel.
@@ -39,9 +41,24 @@ impl Carried<'_> {
         Carried { counted: Some(Usage::Brought), ..Carried::spawned(family, index, 0) }
     }
 
+    /// The same, by a message that was only peeked at: it is still to be received.
+    pub fn peeked(family: i32, index: u32) -> Carried<'static> {
+        Carried { is_peeked: true, ..Carried::lent(family, index) }
+    }
+
     /// An end of the family of the process that has spawned this one, to which this image is number `image`.
     pub fn spawned(family: i32, index: u32, image: u32) -> Carried<'static> {
-        Carried { family, member: None, index, counted: None, image, left_behind: u64::MAX, is_first: false, end: None }
+        Carried {
+            family,
+            member: None,
+            index,
+            counted: None,
+            image,
+            left_behind: u64::MAX,
+            is_first: false,
+            is_peeked: false,
+            end: None,
+        }
     }
 
     /// Whether a message has passed the socket, and not the execution of this image.

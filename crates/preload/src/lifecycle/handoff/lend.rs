@@ -86,8 +86,9 @@ impl Receiver {
         let (mut some, mut all) = (false, true);
         if let Some(inode) = kernel::unix_peer(self.unix_socket) {
             kernel::for_each_holder(inode, |pid| {
-                some = true;
-                all = all && comes_to_rings(pid);
+                if all && let Some(comes) = comes_to_rings(pid, inode) {
+                    (some, all) = (true, comes);
+                }
             });
         }
         *self.comes_to_rings.insert(some && all)
@@ -134,11 +135,33 @@ fn maker_of_peer(unix_socket: i32) -> Option<i32> {
 }
 
 /// Whether process `pid` is of this user and this IPC namespace, uses this very library, and has no seccomp filter of
-/// its own.
-fn comes_to_rings(pid: i32) -> bool {
-    kernel::ipc_namespace_of(pid) == kernel::ipc_namespace()
-        && kernel::maps_same_file(pid, (&raw const crate::UNDERPASS_LIBRARY).addr(), images_awaited_until())
-        && kernel::user_of(pid) == Some(kernel::user_id())
-        && kernel::began_with(pid, "UNDERPASS_MODE=off") == Some(false)
-        && kernel::has_same_filters(pid)
+/// its own. `None` if it does not have the socket with this inode number any more: a process that ends lets go of its
+/// memory first.
+fn comes_to_rings(pid: i32, inode: u64) -> Option<bool> {
+    /// So many times in a row a process must be found not to come: one that ends, or executes a program, may be asked
+    /// in the middle of that.
+    const REFUSALS: u32 = 3;
+    let until = images_awaited_until();
+    let uses_library = || kernel::maps_same_file(pid, (&raw const crate::UNDERPASS_LIBRARY).addr(), until);
+    let is_able = || {
+        kernel::ipc_namespace_of(pid) == kernel::ipc_namespace()
+            && kernel::user_of(pid) == Some(kernel::user_id())
+            && kernel::began_with(pid, "UNDERPASS_MODE=off") == Some(false)
+            && kernel::has_same_filters(pid)
+    };
+    let mut refusals = 0;
+    loop {
+        let uses = uses_library();
+        if uses == Some(true) && is_able() {
+            return Some(true);
+        }
+        if !kernel::is_holder(pid, inode) {
+            return None;
+        }
+        refusals = if uses.is_some() { refusals + 1 } else { 0 };
+        if refusals >= REFUSALS || clock::nanoseconds() > until {
+            return Some(false);
+        }
+        clock::nap(100);
+    }
 }
