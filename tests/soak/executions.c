@@ -161,7 +161,6 @@ static _Noreturn void leave(void) {
 
 static void begin_process(void) {
     round_->ends[me].process = getpid();
-    has_library = getenv("LD_PRELOAD") || !getenv(KEPT);
     if (!has_library) round_->ends[me].is_plain = true;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGCHLD, SIG_IGN);
@@ -485,6 +484,8 @@ int main(int count, char **arguments_) {
     round_ = mmap(NULL, sizeof(*round_), PROT_READ | PROT_WRITE, MAP_SHARED, MEMORY, 0);
     if (round_ == MAP_FAILED) return perror("mmap"), 2;
     if (goes_on) {
+        /* Before a failed execution changes the environment. */
+        has_library = getenv("LD_PRELOAD") || !getenv(KEPT);
         me = atoi(arguments_[2]);
         chance = strtoull(arguments_[3], NULL, 10);
         walk();
