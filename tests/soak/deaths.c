@@ -1015,6 +1015,64 @@ static void settle(void) {
     lane->given_up = true;
 }
 
+/* The first death. A victim that does not die by itself is killed. */
+static void first_death(pid_t survivor) {
+    struct plan *p = &lane->plan;
+    struct side *victim = &lane->side[VICTIM], *target = &lane->side[p->target_side];
+    if (p->fate == ORDERLY) {
+        rest(p->when);
+        return;
+    }
+    if (p->how == BY_DRIVER) rest(p->when);
+    long since = now();
+    while (!target->dead[p->target_hand] && !lane->imaged) {
+        bool not_there = target->pid[p->target_hand] <= 0;
+        if (not_there && (everybody_dead(victim) || now() > since + 100)) break; /* it was not forked */
+        if (!not_there && (p->how == BY_DRIVER || now() > since + 200)) {
+            sample();
+            kill(target->pid[p->target_hand], SIGKILL);
+            AWAIT(target->dead[p->target_hand], "a killed process");
+            break;
+        }
+        look_around(survivor);
+        rest(30);
+    }
+    if (target->dead[p->target_hand] || lane->imaged) {
+        shared->deaths++;
+        shared->by_fate[p->fate]++;
+    }
+}
+
+/* The process that is left goes on, and ends at last. */
+static void second_end(pid_t survivor, uint32_t number) {
+    struct plan *p = &lane->plan;
+    struct side *victim = &lane->side[VICTIM];
+    if (p->fate != ORDERLY) rest(p->later);
+    bool active = !victim->dead[0] || (p->share == BY_TURNS || number % 2);
+    bool closed = lane->imaged && p->image == CLOSED, idle = closed || (lane->imaged && p->image == WITHOUT);
+    if (closed && p->share == ALONE) {
+        /* The execution itself ends the connection. */
+        settle();
+        AWAIT(lane->over == lane->generation, "the survivor of an execution that closes");
+        kill_all(victim, survivor);
+    } else if (p->second == ORDERLY && active && !idle && victim->connected && !lane->unborn) {
+        lane->finish = true;
+        bool beside = p->shared_side == VICTIM && p->share == IDLE && !victim->dead[0];
+        if (beside && victim->pid[1] > 0 && !victim->dead[1]) kill(victim->pid[1], SIGKILL);
+        AWAIT(everybody_dead(victim) || lane->side[SURVIVOR].in.over, "an orderly end");
+        lane->given_up = true;
+        shared->by_fate[ORDERLY]++;
+    } else {
+        sample();
+        if (p->fate == ORDERLY) {
+            shared->deaths++;
+            shared->by_fate[KILL]++;
+        }
+        kill_all(victim, survivor);
+        settle();
+    }
+}
+
 static void generation(pid_t survivor, uint32_t number) {
     uint64_t random = mix((uint64_t)seed << 32 | (uint32_t)lane_index << 24 | number);
     struct side *victim = &lane->side[VICTIM];
@@ -1040,7 +1098,6 @@ static void generation(pid_t survivor, uint32_t number) {
         victim->pid[0] = pid;
         note_pid(pid);
     }
-    struct side *target = &lane->side[p->target_side];
     AWAIT(victim->pid[0] > 0, "the victim is not there");
     if (!p->early) AWAIT((victim->connected && lane->side[SURVIVOR].connected) || victim->dead[0], "not connected");
     for (int i = 0; i < p->stops; i++) {
@@ -1048,58 +1105,12 @@ static void generation(pid_t survivor, uint32_t number) {
         stop_somebody(&random);
         look_around(survivor);
     }
-    /* The first death. A victim that does not die by itself is killed. */
-    if (p->fate == ORDERLY) {
-        rest(p->when);
-    } else {
-        if (p->how == BY_DRIVER) rest(p->when);
-        long since = now();
-        while (!target->dead[p->target_hand] && !lane->imaged) {
-            bool not_there = target->pid[p->target_hand] <= 0;
-            if (not_there && (everybody_dead(victim) || now() > since + 100)) break; /* it was not forked */
-            if (!not_there && (p->how == BY_DRIVER || now() > since + 200)) {
-                sample();
-                kill(target->pid[p->target_hand], SIGKILL);
-                AWAIT(target->dead[p->target_hand], "a killed process");
-                break;
-            }
-            look_around(survivor);
-            rest(30);
-        }
-        if (target->dead[p->target_hand] || lane->imaged) {
-            shared->deaths++;
-            shared->by_fate[p->fate]++;
-        }
-    }
+    first_death(survivor);
     AWAIT(victim->pid[1] != -1, "forking");
     if (everybody_dead(victim)) {
         settle();
     } else {
-        /* The process that is left goes on, and ends at last. */
-        if (p->fate != ORDERLY) rest(p->later);
-        bool active = !victim->dead[0] || (p->share == BY_TURNS || number % 2);
-        bool closed = lane->imaged && p->image == CLOSED, idle = closed || (lane->imaged && p->image == WITHOUT);
-        if (closed && p->share == ALONE) {
-            /* The execution itself ends the connection. */
-            settle();
-            AWAIT(lane->over == lane->generation, "the survivor of an execution that closes");
-            kill_all(victim, survivor);
-        } else if (p->second == ORDERLY && active && !idle && victim->connected && !lane->unborn) {
-            lane->finish = true;
-            bool beside = p->shared_side == VICTIM && p->share == IDLE && !victim->dead[0];
-            if (beside && victim->pid[1] > 0 && !victim->dead[1]) kill(victim->pid[1], SIGKILL);
-            AWAIT(everybody_dead(victim) || lane->side[SURVIVOR].in.over, "an orderly end");
-            lane->given_up = true;
-            shared->by_fate[ORDERLY]++;
-        } else {
-            sample();
-            if (p->fate == ORDERLY) {
-                shared->deaths++;
-                shared->by_fate[KILL]++;
-            }
-            kill_all(victim, survivor);
-            settle();
-        }
+        second_end(survivor, number);
     }
     while (lane->over != lane->generation) {
         if (lane->unborn && victim->pid[1] > 0) kill_all(victim, survivor);

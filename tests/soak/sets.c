@@ -1048,6 +1048,16 @@ static void stop_threads(void) {
     MUST(write(stopper, &one, sizeof one));
 }
 
+static void begin_to_listen(void) {
+    listener = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    int on = 1;
+    MUST(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    MUST(bind(listener, (struct sockaddr *)&address, sizeof address));
+    MUST(listen(listener, 64));
+}
+
 int main(int argc, char **argv) {
     if (argc < 4) {
         fprintf(stderr, "usage: sets SEED SECONDS both|two|apart [PORT]\n");
@@ -1071,14 +1081,7 @@ int main(int argc, char **argv) {
     if (shared == MAP_FAILED) return 2;
     bool client = executed || strcmp(role, "both") == 0, server = !executed;
     pid_t child = 0;
-    if (server) {
-        listener = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-        int on = 1;
-        MUST(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
-        struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        MUST(bind(listener, (struct sockaddr *)&address, sizeof address));
-        MUST(listen(listener, 64));
-    }
+    if (server) begin_to_listen();
     if (server && !client) {
         pid_t parent = getpid();
         child = (pid_t)MUST(fork());
