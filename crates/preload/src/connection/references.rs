@@ -5,7 +5,7 @@ use super::handle::{HIGHEST, Handle, Unclaimed, handle};
 use super::insiders::Kept;
 use super::state::Attachment;
 use super::{Connection, lent, lost, short_lived, unclaimed};
-use crate::guest::{departure, family, thread};
+use crate::guest::{departure, family, filter, thread};
 use underpass_segment::channel::Channel;
 use underpass_segment::end::{End, Stage};
 use underpass_segment::family::Family;
@@ -66,9 +66,11 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
         // Where several processes or threads let go of it at the same time, none of them knew before that it was the
         // last.
         let port = connection.port_with(channel, thread::number());
+        // Behind a filter it is the kernel's, and so may be whoever has the socket.
+        let is_used = end.stage() == Stage::Joined && !filter::is_confined();
         if connection.has_outsider() {
             connection.leave_no_gap_by(&port);
-        } else if end.stage() == Stage::Joined && !end.owners.is_lent() && !port.has_said_end() {
+        } else if is_used && !end.owners.is_lent() && !port.has_said_end() {
             connection.end_by(&port);
         }
     }
