@@ -662,6 +662,21 @@ fn who_is_not_passed_a_connection_is_not_awaited() {
     stage.finish();
 }
 
+/// The image comes for an end that another process has, which is between two images and does not have the memory with
+/// the unread bytes. Fails if the process that ends leaves the memory to that one.
+#[test]
+fn an_image_is_awaited_beside_a_process_between_two_images() {
+    let Some(stage) = Stage::with(&["python3"]) else { return };
+    let program = fixture("late.py");
+    for how in ["shares-and-ends", "shares-closes-and-ends"] {
+        let fifo = stage.path(how);
+        let words = [program.to_str().unwrap(), fifo.to_str().unwrap(), "0.3", how];
+        let said = stage.start(stage.tuned("python3", words, AT_ONCE)).succeed(LIMIT);
+        assert_eq!(said.split_whitespace().last(), Some("whole"), "{how}: {said}");
+    }
+    stage.finish();
+}
+
 /// An image that gets no processor after it has attached the table of ends, in which it counts itself, and before it
 /// attaches the memory with the unread bytes, its third segment: strace(1) holds it up there. Fails if its parent does
 /// not wait until the image has both.
@@ -695,6 +710,7 @@ fn both_ends_of_a_connection_execute_programs_at_the_same_time() {
         ("5002", &["51", "403", "2013"], &[]),
         ("6101", &["2266"], AT_ONCE),
         ("6102", &["813"], &[]),
+        ("9103", &["7057"], &[]),
     ];
     const TIMES: usize = 5;
     let Some(stage) = Stage::beside_others(&["cc"]) else { return };

@@ -55,8 +55,9 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     let until = end.owners.lent_until();
     reap(family);
     let now = clock::nanoseconds();
-    // One that arrives has not attached the channel yet.
-    let may_be_claimed = until > now && end.owners.are_any_arriving() || last && kept_until(end, until) > now;
+    // Nobody else may have the channel until one that arrives, or is between two images, has attached it.
+    let lack_channel = || end.owners.are_any_arriving() || are_between_images(family, index);
+    let may_be_claimed = until > now && lack_channel() || last && kept_until(end, until) > now;
     if may_be_claimed && unclaimed::add(index, until) {
         return;
     }
@@ -147,10 +148,22 @@ fn reap(family: &'static Family) {
         lent::heed_dead_image_in_time(owners);
         let (until, is_arriving) = (it.until.load(Acquire), owners.are_any_arriving());
         let has_half_come = is_arriving && until > now && owners.lent_until() == until;
-        if has_half_come || !end_unless_awaited(family, index, it, owners.are_any(), false) {
+        if has_half_come || !end_unless_awaited(family, index, it, is_claimed(family, index, it), false) {
             unclaimed::enlist(index);
         }
     });
+}
+
+/// Whether a process that has the end may be between two images: it keeps the end, and the channel not yet.
+fn are_between_images(family: &Family, index: u32) -> bool {
+    family.is_held_by_departed(index, family::member())
+}
+
+/// Whether a process has an unclaimed end, and keeps its channel too if an image may still come for it.
+pub fn is_claimed(family: &Family, index: u32, it: &Unclaimed) -> bool {
+    let owners = &family.end(index).owners;
+    let is_awaited = || owners.lent_until() == it.until.load(Acquire) && owners.is_awaited(clock::nanoseconds());
+    owners.are_any() && !(is_awaited() && are_between_images(family, index))
 }
 
 /// Until when (CLOCK_MONOTONIC, ns) a process keeps an end that may be claimed `until` then. A socket that was passed

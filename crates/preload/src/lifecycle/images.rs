@@ -1,7 +1,7 @@
 //! Program images that were given a connection and have not begun yet: this process waits for them before it lets go.
 
 use super::census::Census;
-use crate::connection::references::{end_unless_awaited, take_back_at_once};
+use crate::connection::references::{end_unless_awaited, is_claimed, take_back_at_once};
 use crate::connection::{Connection, lent, look, unclaimed};
 use crate::guest::{family, filter};
 use underpass_segment::clock;
@@ -39,7 +39,7 @@ pub fn await_claims(family: &'static Family, deadline: u64) {
             let connection = Connection::at(family, index, -1);
             let is_as_kept = connection.end.owners.lent_until() == it.until.load(Acquire);
             // This comes first: an image that comes after this look is looked at again.
-            let claimed = connection.end.owners.are_any();
+            let claimed = is_claimed(family, index, it);
             if is_as_kept && claimed && connection.has_half_come(soon) {
                 unclaimed::enlist(index);
                 waits = true;
@@ -171,11 +171,13 @@ fn is_table_awaited(family: &Family, member: Option<u32>) -> bool {
 }
 
 impl Connection {
-    /// Awaits a program image that is on its way, if no other process has the connection.
+    /// Awaits a program image that is on its way, if no other process has the connection, or others have it that do not
+    /// keep its channel.
     pub fn await_heir(&self, deadline: u64) {
         let is_waited_for = || {
             let is_in_time = || clock::nanoseconds() < deadline && self.is_missed_without();
-            self.is_last() && (is_in_time() || self.is_lost_with_process()) || self.has_half_come(deadline)
+            let is_missed = || is_in_time() || self.is_lost_with_process();
+            (self.is_last() || self.are_others_between_images()) && is_missed() || self.has_half_come(deadline)
         };
         if self.is_last() && self.is_awaited() {
             // Until the image is there, no process reads the ring.
@@ -184,6 +186,10 @@ impl Connection {
         while self.is_awaited() && is_waited_for() {
             clock::nap(200);
         }
+    }
+
+    fn are_others_between_images(&self) -> bool {
+        family::existing().is_some_and(|family| family.is_held_by_departed(self.index, family::member()))
     }
 
     /// Whether the process that is awaited would miss something if this process, which has gone away from the ring, did
@@ -261,9 +267,14 @@ impl Connection {
     /// The same for an end of which the new image gets a descriptor if it `stays`. An image that finds its end in the
     /// family's table, and comes only after this image has taken the table along, would not share the new image's end.
     pub fn outlast_heir(&self, stays: bool, deadline: u64) {
-        self.await_heir(deadline);
         let takes_table_along = || family::existing().is_some_and(|family| !family.has_others(family::member()));
-        if self.is_last() && self.is_awaited() && takes_table_along() {
+        let is_lost = || self.is_last() && self.is_awaited() && takes_table_along();
+        self.await_heir(deadline);
+        if is_lost() {
+            // The others may have let go of it just now. Nobody but that image comes for it any more.
+            self.await_heir(deadline);
+        }
+        if is_lost() {
             if stays {
                 self.hand_over_or_reset(Reason::Inherited);
             } else {
