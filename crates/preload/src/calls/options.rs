@@ -265,7 +265,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     unsafe {
         if request == libc::TIOCOUTQ {
             // SIOCOUTQ: what is in the ring has arrived at the other end, and what the kernel still has are doorbells.
-            if connection.end.sending.fast.load(Relaxed) != 0
+            if connection.end.sending.is_fast()
                 && let Some(port) = connection.port()
             {
                 *value = (*value as u64).saturating_sub(port.bells_since_up()) as c_int;

@@ -177,7 +177,7 @@ fn has_room(connection: &mut Connection) -> bool {
         let count = deadline::with_own_mask(poll);
         count == 1 && it.revents & (libc::POLLERR | libc::POLLHUP) == 0
     };
-    let has_room = connection.end.sending.fast.load(Relaxed) != 0 || is_writable();
+    let has_room = connection.end.sending.is_fast() || is_writable();
     // It may have been closed meanwhile, and the number given to something else.
     let Some(fd) = connection.open_descriptor() else { return false };
     *connection = connection.by(fd);

@@ -108,6 +108,12 @@ pub enum Whereabouts {
 }
 
 impl Reading {
+    /// Whether the reader is in the ring.
+    #[inline]
+    pub fn is_fast(&self) -> bool {
+        self.fast.load(Relaxed) != 0
+    }
+
     /// Where the reader is. What it left is in place before it says that it is not here.
     #[inline]
     pub fn whereabouts(&self) -> Whereabouts {

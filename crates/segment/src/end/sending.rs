@@ -2,7 +2,7 @@
 
 use crate::layout::laid_out;
 use crate::lock::Lock;
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 
 laid_out! {
     /// What a direction's sender keeps to itself. Changed under `lock`.
@@ -72,3 +72,11 @@ laid_out! {
 
 /// Value of [`Sending::piece`], which no place has.
 pub const NO_PIECE: u64 = u64::MAX;
+
+impl Sending {
+    /// Whether the stream goes into the ring.
+    #[inline]
+    pub fn is_fast(&self) -> bool {
+        self.fast.load(Relaxed) != 0
+    }
+}

@@ -292,7 +292,7 @@ impl Port<'_> {
     /// it.
     #[inline]
     pub fn reads_plainly(&self) -> bool {
-        self.end.reading.fast.load(Relaxed) == 0 && self.has_only_kernel()
+        !self.receives_fast() && self.has_only_kernel()
     }
 
     #[cold]

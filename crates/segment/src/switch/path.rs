@@ -55,7 +55,8 @@ impl Port<'_> {
             return false;
         }
         if flags.ready.load(Acquire) == 0
-            || flags.closed.load(Relaxed) | flags.want_down.load(Relaxed) != 0
+            || flags.closed.load(Relaxed) != 0
+            || self.reader_wants_down()
             || sending.kernel_sends.load(Acquire) != 0
             || end.stage() != Stage::Joined
             || !end.write_gate.shut()

@@ -138,7 +138,7 @@ impl Port<'_> {
             *held_back = Some(HeldBack::new());
         }
         loop {
-            if sending.fast.load(Relaxed) == 0 && (nested || !self.try_up(GoUp::ToSend)) {
+            if !sending.is_fast() && (nested || !self.try_up(GoUp::ToSend)) {
                 return Outcome::Plain;
             }
             if self.end.stage() == Stage::Broken {
@@ -152,11 +152,11 @@ impl Port<'_> {
                 self.end.pin_sending();
                 return Outcome::Plain;
             }
-            if sending.fast.load(Relaxed) == 0 {
+            if !sending.is_fast() {
                 // The look at the reader took a doorbell, and what an absent reader has left was given back.
                 continue;
             }
-            let heeds = flags.want_down.load(Relaxed) != 0 || self.end.heed() != 0;
+            let heeds = self.reader_wants_down() || self.end.heed() != 0;
             let heeded = if heeds { self.push_heeding(from, sent, nested) } else { None };
             let enough = match heeded.unwrap_or_else(|| self.push_all(from, sent)) {
                 Err(Fault) => {
@@ -172,7 +172,7 @@ impl Port<'_> {
                     }
                     return Outcome::Done;
                 }
-                Ok(Pushed::Left) if sending.fast.load(Relaxed) == 0 => return Outcome::Plain,
+                Ok(Pushed::Left) if !sending.is_fast() => return Outcome::Plain,
                 // The rest goes the kernel path once the send below in this thread is done, or the kernel has room.
                 Ok(Pushed::Left) => 0,
                 Ok(Pushed::Until(enough)) => enough,
@@ -244,7 +244,7 @@ impl Port<'_> {
     /// `None`: nothing is to be heeded after all.
     #[cold]
     fn push_heeding(&self, from: &mut impl Source, sent: &mut usize, nested: bool) -> Option<Result<Pushed, Fault>> {
-        let down = self.channel.outgoing().flags.want_down.load(Relaxed) != 0 || self.end.sends_by_kernel();
+        let down = self.reader_wants_down() || self.end.sends_by_kernel();
         if down && (self.has_sent_fin() || !nested && self.go_down(self.reason_to_go_down()) == Descent::Down) {
             return Some(Ok(Pushed::Down));
         }
@@ -262,7 +262,7 @@ impl Port<'_> {
     /// The reason of a held connection is not noted here: the end derives it as long as it is held.
     #[cold]
     fn reason_to_go_down(&self) -> Reason {
-        let for_good = self.end.is_pinned() || self.channel.outgoing().flags.want_down.load(Relaxed) != 0;
+        let for_good = self.end.is_pinned() || self.reader_wants_down();
         match (for_good, self.end.is_silent()) {
             (true, _) => Reason::Unsupported,
             (false, true) => Reason::PathSilent,

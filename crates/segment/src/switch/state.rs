@@ -42,7 +42,7 @@ impl Port<'_> {
             self.end.stage() == Stage::Joined
                 && !self.end.sends_by_kernel()
                 && flags.closed.load(Relaxed) != CLOSED
-                && flags.want_down.load(Relaxed) == 0
+                && !self.reader_wants_down()
                 && !self.reader_is_absent()
         };
         match self.sends_fast() {
@@ -65,12 +65,12 @@ impl Port<'_> {
 
     /// Whether the outgoing direction is fast.
     pub fn sends_fast(&self) -> bool {
-        self.end.sending.fast.load(Relaxed) != 0
+        self.end.sending.is_fast()
     }
 
     /// Whether the incoming direction is fast.
     pub fn receives_fast(&self) -> bool {
-        self.end.reading.fast.load(Relaxed) != 0
+        self.end.reading.is_fast()
     }
 
     /// Whether this end does not look at the incoming ring, for good (see `leave`) or while it is
@@ -82,6 +82,12 @@ impl Port<'_> {
     /// Whether the reader does not look at the ring, for good or for now.
     pub(super) fn reader_is_absent(&self) -> bool {
         Flag(self.channel.outgoing().flags.waiting.load(SeqCst)).is_absent()
+    }
+
+    /// Whether the reader asks for the kernel path.
+    #[inline]
+    pub(super) fn reader_wants_down(&self) -> bool {
+        self.channel.outgoing().flags.want_down.load(Relaxed) != 0
     }
 
     /// Whether the reader lives and has shut down both ways.
