@@ -15,6 +15,7 @@ mod handover;
 mod hostile;
 mod io_uring;
 mod one_sided;
+mod passing;
 mod runtimes;
 mod scarce;
 mod services;
