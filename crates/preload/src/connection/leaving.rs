@@ -109,7 +109,7 @@ impl Connection {
         self.reset_if_unread(port);
     }
 
-    /// The same for what is unread in the ring.
+    /// Has the kernel end the connection by a reset at its close if something is unread in the ring.
     pub fn reset_if_unread(&self, port: &Port<'_>) {
         if port.unread() > 0 {
             kernel::reset_at_close(self.fd);

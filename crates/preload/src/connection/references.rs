@@ -155,7 +155,7 @@ fn reap(family: &'static Family) {
 }
 
 /// Whether a process that has the end may be between two images: it keeps the end, and the channel not yet.
-fn are_between_images(family: &Family, index: u32) -> bool {
+pub fn are_between_images(family: &Family, index: u32) -> bool {
     family.is_held_by_departed(index, family::member())
 }
 

@@ -1,7 +1,7 @@
 //! Program images that were given a connection and have not begun yet: this process waits for them before it lets go.
 
 use super::census::Census;
-use crate::connection::references::{end_unless_awaited, is_claimed, take_back_at_once};
+use crate::connection::references::{are_between_images, end_unless_awaited, is_claimed, take_back_at_once};
 use crate::connection::{Connection, lent, look, unclaimed};
 use crate::guest::{family, filter};
 use underpass_segment::clock;
@@ -189,7 +189,7 @@ impl Connection {
     }
 
     fn are_others_between_images(&self) -> bool {
-        family::existing().is_some_and(|family| family.is_held_by_departed(self.index, family::member()))
+        family::existing().is_some_and(|family| are_between_images(family, self.index))
     }
 
     /// Whether the process that is awaited would miss something if this process, which has gone away from the ring, did

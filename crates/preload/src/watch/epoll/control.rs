@@ -2,7 +2,7 @@
 
 use super::register::{kick, register, tell_all, tell_change};
 use super::room::give_back;
-use super::sleep::{hand_over, leave_group, wake_up, watch};
+use super::sleep::{hand_over, leave_group, watch};
 use super::{EDGE, IN, has_sleepers, need_set, port, rests, set_of};
 use crate::connection::{self, Connection, confined, known};
 use crate::guest::{errno, filter, table};
@@ -226,7 +226,7 @@ impl Control {
         }
         if let (Later::Done, Some(port)) = (later, fast) {
             if wanted.is_none() {
-                set.with_item(fd, |item| wake_up(item, port.end));
+                set.with_item(fd, |item| item.wake_up(port.end));
             }
             if wanted.is_none_or(|(events, _)| events & IN == 0) {
                 leave_group(epfd, set, &port);

@@ -4,7 +4,7 @@ use super::news::{ended, news, over_now, without_false_reset};
 use super::register::{register, silence, tell_all, tell_change};
 use super::rests;
 use super::room::{Found, is_about_the_kernel, look_anew};
-use super::sleep::{confirm, rest, wake_up};
+use super::sleep::{confirm, rest};
 use super::{EDGE, IN, ONCE, OUT, OVER, UNASKED, has_room, port, set_of};
 use crate::connection::{self, confined};
 use crate::watch::set::{Item, Registered, Room, Scan, Set, WithData};
@@ -92,7 +92,7 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
             return Scan::Enough;
         }
         let Some(port) = port(fd) else { return Scan::Leave };
-        wake_up(item, port.end);
+        item.wake_up(port.end);
         if !item.wants(IN | OUT) {
             return Scan::Leave;
         }
@@ -356,7 +356,7 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
         mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32;
     }
     let Some(port) = port(fd) else { return (Truth::from(mask), false) };
-    wake_up(item, port.end);
+    item.wake_up(port.end);
     if mask & OVER & UNASKED != 0 && item.room == Room::SetAlone {
         // There may be room as well.
         mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32 & OUT;

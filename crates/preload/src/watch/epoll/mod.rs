@@ -33,7 +33,6 @@ use crate::guest::cancellation::unless_left;
 use crate::guest::memory::{PIECE, Sparse};
 use crate::guest::{settings, table};
 use core::ffi::c_int;
-use sleep::wake_up;
 use underpass_segment::kernel;
 use underpass_segment::raw::is_quiet;
 use underpass_segment::switch::Port;
@@ -184,7 +183,7 @@ pub fn forget_set(epfd: c_int) -> bool {
     register::silence(epfd, set);
     set.each(|fd, item| {
         if let Some(connection) = connection::known(fd) {
-            wake_up(item, connection.end);
+            item.wake_up(connection.end);
         }
     });
     if set.is_interrupted() {

@@ -8,7 +8,6 @@ use crate::connection::{self, Connection};
 use crate::guest::table;
 use crate::watch::set::{self, Item, Joining, Room, Scan, Set};
 use core::ffi::c_int;
-use underpass_segment::end::End;
 use underpass_segment::kernel;
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::words::ALONE;
@@ -80,7 +79,7 @@ pub fn let_go(connection: Connection, generation: u64) {
         set.with_item_of(connection.fd, generation, |item| {
             was_in = true;
             give_back(set.epfd(), connection.fd, item);
-            wake_up(item, connection.end);
+            item.wake_up(connection.end);
         });
         if was_in && let Some(port) = connection.ready_port() {
             leave_group(set.epfd(), set, &port);
@@ -100,14 +99,6 @@ pub(super) fn leave_group(epfd: c_int, set: &Set, port: &Port<'_>) {
 pub fn outlast_looks(fd: c_int) {
     for set in set::sets_of(fd) {
         set.outlast();
-    }
-}
-
-/// The set looks at the socket in user space again.
-pub(super) fn wake_up(item: &mut Item, end: &End) {
-    if item.is_resting() {
-        item.set_resting(false);
-        end.reading.resting.remove();
     }
 }
 
@@ -282,7 +273,7 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
             }
         }
         if !item.wants(IN) {
-            wake_up(item, port.end);
+            item.wake_up(port.end);
             return Scan::Leave;
         }
         match rest(set, item, joining, &port, alone) {

@@ -129,8 +129,7 @@ impl State {
         if let Some(item) = self.item(fd).filter(|it| it.is_ours(fd) && it.is_resting())
             && let Some(connection) = connection::known(fd)
         {
-            item.set_resting(false);
-            connection.end.reading.resting.remove();
+            item.wake_up(connection.end);
         }
     }
 }

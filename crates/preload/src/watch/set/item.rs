@@ -1,6 +1,7 @@
 //! One registration of a set.
 
 use crate::guest::table;
+use underpass_segment::end::End;
 use underpass_segment::switch::Told;
 
 /// End of a chain.
@@ -175,6 +176,14 @@ impl Item {
     /// See [`Item::is_resting`]; returns what it was.
     pub fn set_resting(&mut self, resting: bool) -> bool {
         self.flags.set(Flags::RESTING, resting)
+    }
+
+    /// The set does not rely on the waiting flag of `end`, the socket's, any more: it looks at the socket in user space
+    /// again, or follows it no more.
+    pub fn wake_up(&mut self, end: &End) {
+        if self.set_resting(false) {
+            end.reading.resting.remove();
+        }
     }
 
     /// Whether the kernel's registration asks for more, to wake a sleeper.
