@@ -86,11 +86,16 @@ pub struct Seen {
     pub mean_wait_ns: u64,
 }
 
-/// How many bytes of ring lie between its sender and its reader, headers included; `None` where the two were not seen
-/// at one time, or do not say what can be.
-pub fn fill(sender: &Way, reader: &Way, ring_size: u32) -> Option<u64> {
+/// How many bytes a reader has not taken out of its ring yet; `None` where the two were not seen at one time, or do not
+/// say what can be.
+///
+/// What lies between sender and reader in the ring bounds it, but has headers too, and the whole rest of the ring where
+/// the sender has begun at the front again. What the two have counted bounds it too, but counts what was put on kernel
+/// TCP after all, and begins anew where a process has reported it. The lesser of the two is meant.
+pub fn unread(sender: &Way, reader: &Way, ring_size: u32) -> Option<u64> {
     let between = crate::ring::distance(reader.position, sender.position);
-    (between <= ring_size.into()).then_some(between)
+    let counted = sender.ring_bytes.checked_sub(reader.ring_bytes).unwrap_or(between);
+    (between <= ring_size.into()).then_some(between.min(counted))
 }
 
 /// The users whose tables are looked at.

@@ -22,7 +22,7 @@ use underpass_segment::end::Stage;
 use underpass_segment::kernel;
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
-use underpass_segment::watch::{Seen, Whose, fill};
+use underpass_segment::watch::{Seen, Whose};
 
 pub use metrics::metrics;
 pub use pin::{pin, unpin};
@@ -178,7 +178,9 @@ fn common_reason(ends: &[Seen], holders: &[Holder]) -> Option<Reason> {
 fn unread(end: &Seen, other: Option<&Seen>) -> [Option<u64>; 2] {
     let (Some(other), Some(ring_size)) = (other, end.ring_size) else { return [None; 2] };
     let ways = [(&end.sending, &other.receiving), (&other.sending, &end.receiving)];
-    ways.map(|(sender, reader)| fill(sender, reader, ring_size).filter(|_| sender.fast || reader.fast))
+    ways.map(|(sender, reader)| {
+        underpass_segment::watch::unread(sender, reader, ring_size).filter(|_| sender.fast || reader.fast)
+    })
 }
 
 /// Names of paths as people and scripts read them.

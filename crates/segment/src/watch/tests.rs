@@ -24,7 +24,7 @@ fn what_is_in_use_is_seen_and_nothing_is_left() {
     assert_eq!((seen.len(), &seen[0].processes, seen[0].stage), (1, &vec![std::process::id()], Stage::Plain));
     assert!(!seen[0].sending.fast && seen[0].user == kernel::user_id(), "not joined");
     assert_eq!(seen[0].sending.position, (1 << POSITION_BITS) - 1);
-    assert_eq!(fill(&seen[0].sending, &seen[0].receiving, 1 << 16), None);
+    assert_eq!(unread(&seen[0].sending, &seen[0].receiving, 1 << 16), None);
 
     end.advance(Stage::Joined);
     end.sending.tail.store(4096, Relaxed);
@@ -32,9 +32,20 @@ fn what_is_in_use_is_seen_and_nothing_is_left() {
     end.set_shape(Shape { ring_bytes: 12345, slots: 4 });
     let seen = mine();
     assert_eq!((seen[0].sending.fast, seen[0].sending.ring_bytes, seen[0].ring_size), (true, 77, None));
-    assert_eq!(fill(&seen[0].sending, &seen[0].receiving, 1 << 16), Some(4096));
+    assert_eq!(unread(&seen[0].sending, &seen[0].receiving, 1 << 16), Some(77));
     assert!(look(kernel::user_id() + 1).unwrap().iter().all(|it| it.cookie != 0xfeed_0001));
     family.await_attached(1);
+}
+
+#[test]
+fn unread_is_what_was_sent_and_not_read() {
+    let way = |ring_bytes, position| Way { fast: true, ring_bytes, kernel_bytes: 0, position };
+    let size = 1 << 16;
+    assert_eq!(unread(&way(1000, 9984), &way(900, 9872), size), Some(100), "without the header");
+    assert_eq!(unread(&way(1000, size.into()), &way(900, 9872), size), Some(100), "behind a jump to the front");
+    assert_eq!(unread(&way(1000, 9984), &way(100, 9984), size), Some(0), "the rest was put on kernel TCP");
+    assert_eq!(unread(&way(0, 9984), &way(900, 9872), size), Some(112), "the sender's count has begun anew");
+    assert_eq!(unread(&way(1000, 9872), &way(1100, 9984), size), None, "the reader was seen later");
 }
 
 #[test]
