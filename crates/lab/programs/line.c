@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-enum { DURATIONS = 1 << 21, WARM_UP = 10000, SLOTS = 16, LINE = 64, MOST_HANDED_OVER = 32, MOST_AHEAD = 256 };
+enum { DURATIONS = 1 << 21, WARM_UP = 10000, SLOTS = 16, LINE = 64, MOST_DEMOTED = 32, MOST_AHEAD = 256 };
 
 struct line {
     _Alignas(128) _Atomic uint64_t turn; // odd: the child's; all bits set: the end
@@ -20,7 +20,7 @@ static char *slot(struct line *line, uint64_t turn, size_t size) {
 
 static void hand_over(const char *at, size_t size) {
 #ifdef __x86_64__
-    for (size_t i = 0; i < size && i < MOST_HANDED_OVER * LINE; i += LINE) __asm__ volatile("cldemote (%0)" : : "r"(at + i));
+    for (size_t i = 0; i < size && i < MOST_DEMOTED * LINE; i += LINE) __asm__ volatile("cldemote (%0)" : : "r"(at + i));
 #else
     (void)at, (void)size;
 #endif

@@ -119,7 +119,7 @@ mod tests {
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
     }
 
-    /// Whoever reads a pipe has the content, and not an end before it.
+    /// The reader of a pipe gets the content, and not an end before it.
     #[test]
     fn a_pipe_is_opened_once() {
         let folder = tempfile::tempdir().unwrap();

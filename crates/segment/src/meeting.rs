@@ -132,7 +132,7 @@ impl Meeting {
         }
         match end.asked() {
             Asked::Nothing => self.ask_broker_as_well(end, fd),
-            _ => self.heed_broker(end, fd),
+            _ => self.follow_broker(end, fd),
         }
     }
 

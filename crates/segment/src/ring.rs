@@ -61,7 +61,7 @@ const DOWN: u64 = 5;
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 /// Most lines of a record that are handed over: of more, the reader has the first before the last is written.
-const MOST_HANDED_OVER: u64 = 32;
+const MOST_DEMOTED: u64 = 32;
 
 /// Header of a mark of going down that the reader has not come to. The sender may take it back.
 const DOWN_AHEAD: u64 = header(DOWN, HEADER);
@@ -149,11 +149,11 @@ impl Ring {
         }
     }
 
-    /// Hands the lines of the record of `size` bytes at `position` over to the reader.
+    /// Moves the cache lines of the record of `size` bytes at `position` to where the reader gets them sooner.
     #[inline]
-    fn hand_over(&self, position: u64, size: u64) {
+    fn demote(&self, position: u64, size: u64) {
         let from = self.offset(position) & !(LINE - 1);
-        for line in 0..=(size / LINE).min(MOST_HANDED_OVER) {
+        for line in 0..=(size / LINE).min(MOST_DEMOTED) {
             // SAFETY: the offset is within the ring.
             written_for_another(unsafe { self.base.add(((from + line * LINE) & (self.capacity - 1)) as usize) });
         }

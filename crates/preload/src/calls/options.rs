@@ -25,15 +25,15 @@ const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 /// # Safety
 /// As recvmsg(2), where a bad pointer is an error.
 #[inline]
-pub unsafe fn heed_stamps(fd: c_int, message: *const msghdr) {
+pub unsafe fn pin_if_stamps_are_wanted(fd: c_int, message: *const msghdr) {
     if is_rare() {
         // SAFETY: passed on to the caller.
-        unsafe { heed_stamps_set(fd, message) };
+        unsafe { pin_if_stamped(fd, message) };
     }
 }
 
 #[cold]
-unsafe fn heed_stamps_set(fd: c_int, message: *const msghdr) {
+unsafe fn pin_if_stamped(fd: c_int, message: *const msghdr) {
     if let Some(connection) = adopt::of(fd).filter(|it| it.end.stamped.load(Relaxed) != 0)
         && is_readable(message, 1)
         // SAFETY: there is something to read.

@@ -297,7 +297,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
 
 /// # Safety
 /// The message must be one that recvmsg(2) has filled in.
-unsafe fn heed_control(message: *const msghdr, flags: c_int) {
+unsafe fn take_passed_sockets(message: *const msghdr, flags: c_int) {
     // SAFETY: passed on to the caller.
     unsafe {
         if !(*message).msg_control.is_null() {
@@ -328,7 +328,7 @@ unsafe fn receive_message(
     const MSG_CMSG_COMPAT: c_int = 1 << 31;
     // SAFETY: the program vouches for the message and what it points to.
     unsafe {
-        crate::calls::options::heed_stamps(fd, message);
+        crate::calls::options::pin_if_stamps_are_wanted(fd, message);
         let (mut carried, mut is_fixed) = (false, false);
         let answer = receive(
             fd,
@@ -347,7 +347,7 @@ unsafe fn receive_message(
             || {
                 let answer = call(message, flags);
                 if answer >= 0 {
-                    heed_control(message, flags);
+                    take_passed_sockets(message, flags);
                 }
                 answer
             },
@@ -405,13 +405,13 @@ pub unsafe extern "C" fn recvmmsg(
             let mut bytes = 0;
             for index in 0..answer.max(0) as usize {
                 let message = &*messages.add(index);
-                heed_control(&message.msg_hdr, flags);
+                take_passed_sockets(&message.msg_hdr, flags);
                 bytes += message.msg_len as ssize_t;
             }
             if answer < 0 { -1 } else { bytes }
         };
         if count > 0 {
-            crate::calls::options::heed_stamps(fd, messages.cast());
+            crate::calls::options::pin_if_stamps_are_wanted(fd, messages.cast());
         }
         let is_bad = || count > 0 && !is_readable(messages, 1) || deadline::invalid(timeout);
         let by_itself = flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0;

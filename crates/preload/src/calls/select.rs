@@ -66,7 +66,7 @@ impl Room {
         count * (size_of::<pollfd>() + size_of::<bool>())
     }
 
-    fn give_back(&self) {
+    fn release(&self) {
         let kept =
             self.count == MANY && SPARE.compare_exchange(core::ptr::null_mut(), self.at, AcqRel, Relaxed).is_ok();
         if !kept {
@@ -157,8 +157,8 @@ impl Select {
             // SAFETY: as above.
             unsafe { self.serve_with(fds, ours, plain) }
         };
-        let served = unless_left(|| room.give_back(), call);
-        room.give_back();
+        let served = unless_left(|| room.release(), call);
+        room.release();
         served
     }
 

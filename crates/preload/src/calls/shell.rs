@@ -241,7 +241,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
             let cancelled = || {
                 libc::kill(shell, libc::SIGKILL);
                 wait(shell);
-                heed_interrupts();
+                restore_interrupts();
             };
             unless_left(cancelled, || {
                 while libc::waitpid(shell, &mut status, 0) < 0 {
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
                 }
             });
         }
-        heed_interrupts();
+        restore_interrupts();
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
         if why != 0 {
             errno::set(why);
@@ -280,7 +280,7 @@ fn ignore_interrupts() -> [bool; 2] {
 }
 
 /// One thread less.
-fn heed_interrupts() {
+fn restore_interrupts() {
     let _turn = Turn::take();
     // SAFETY: this thread's turn; what was ignored has been remembered.
     unsafe {

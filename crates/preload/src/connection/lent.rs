@@ -63,13 +63,13 @@ fn has_ended(image: u32, looks_closely: bool) -> bool {
 
 /// Takes the loan back if the image that is awaited has ended.
 #[cold]
-pub fn heed_dead_image(owners: &Owners) {
+pub fn take_back_if_image_died(owners: &Owners) {
     take_back_of_ended(owners, true);
 }
 
 /// The same for one of many ends, which are looked at again soon: learns of a death by [`LOOK_EVERY_NS`] later.
 #[cold]
-pub fn heed_dead_image_in_time(owners: &Owners) {
+pub fn take_back_if_image_died_lately(owners: &Owners) {
     take_back_of_ended(owners, false);
 }
 

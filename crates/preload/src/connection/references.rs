@@ -67,7 +67,7 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
         // Where several processes or threads let go of it at the same time, none of them knew before that it was the
         // last.
         let port = connection.port_with(channel, thread::number());
-        // Behind a filter it is the kernel's, and so may be whoever has the socket.
+        // Behind a filter the connection is the kernel's, and another holder of the socket may be behind one too.
         let is_used = end.stage() == Stage::Joined && !filter::is_confined();
         if connection.has_outsider() {
             connection.leave_no_gap_by(&port);
@@ -85,7 +85,7 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
         let_go_of_channel(end);
     }
     if last {
-        give_back(family, index, is_lost);
+        free_place(family, index, is_lost);
     }
 }
 
@@ -100,7 +100,7 @@ fn takes_unread_along(family: &'static Family, index: u32, channel: Option<Chann
 
 /// No process has the end any more: it is free for another connection. If it `is_lost`, it becomes free later, because
 /// an image may come for it after all.
-fn give_back(family: &Family, index: u32, is_lost: bool) {
+fn free_place(family: &Family, index: u32, is_lost: bool) {
     let free = if is_lost {
         family.end(index).advance(Stage::Broken);
         lost::keep(index)
@@ -145,10 +145,10 @@ fn reap(family: &'static Family) {
     }
     unclaimed::take_each(|index, it| {
         let owners = &family.end(index).owners;
-        lent::heed_dead_image_in_time(owners);
+        lent::take_back_if_image_died_lately(owners);
         let (until, is_arriving) = (it.until.load(Acquire), owners.are_any_arriving());
         let has_half_come = is_arriving && until > now && owners.lent_until() == until;
-        if has_half_come || !end_unless_awaited(family, index, it, is_claimed(family, index, it), false) {
+        if has_half_come || !end_unless_awaited(family, index, it, is_claimed(family, index, it), Keeper::Stays) {
             unclaimed::enlist(index);
         }
     });
@@ -166,6 +166,15 @@ pub fn is_claimed(family: &Family, index: u32, it: &Unclaimed) -> bool {
     owners.are_any() && !(is_awaited() && are_between_images(family, index))
 }
 
+/// What the process that keeps an unclaimed end is about to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Keeper {
+    /// It goes on.
+    Stays,
+    /// It ends, or executes a program.
+    Leaves,
+}
+
 /// Until when (CLOCK_MONOTONIC, ns) a process keeps an end that may be claimed `until` then. A socket that was passed
 /// may lie in a queue for long, and is closed with that queue: its message is awaited longer by a process that stays.
 fn kept_until(end: &End, until: u64) -> u64 {
@@ -174,16 +183,15 @@ fn kept_until(end: &End, until: u64) -> u64 {
 }
 
 /// Ends an unclaimed end, which a process has `claimed` or not, if the time to claim it is over, or the image that was
-/// to claim it does not come. False if an image may still come, and none has. `leaves`: this process ends, or executes
-/// a program.
-pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, claimed: bool, leaves: bool) -> bool {
+/// to claim it does not come. False if an image may still come, and none has.
+pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, claimed: bool, keeper: Keeper) -> bool {
     let end = family.end(index);
-    lent::heed_dead_image_in_time(&end.owners);
+    lent::take_back_if_image_died_lately(&end.owners);
     let until = it.until.load(Acquire);
     // If not, a process has claimed the end and has lent it again, for which that process keeps it; or has ended it; or
     // the loan was taken back.
     let is_as_kept = end.owners.lent_until() == until;
-    let kept_until = if leaves { until } else { kept_until(end, until) };
+    let kept_until = if keeper == Keeper::Leaves { until } else { kept_until(end, until) };
     if is_as_kept && !claimed && kept_until > clock::nanoseconds() {
         return false;
     }
@@ -200,7 +208,7 @@ pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, c
         let_go_of_channel(end);
     }
     if last {
-        give_back(family, index, is_lost);
+        free_place(family, index, is_lost);
     }
     true
 }
@@ -281,7 +289,7 @@ impl Connection {
     pub fn is_awaited(&self) -> bool {
         let is_awaited = || self.end.owners.is_awaited(clock::nanoseconds());
         is_awaited() && {
-            lent::heed_dead_image(&self.end.owners);
+            lent::take_back_if_image_died(&self.end.owners);
             is_awaited()
         }
     }
@@ -309,8 +317,8 @@ impl Connection {
 
     /// Takes back what processes had that were killed: they keep nothing open, and tell the other end nothing. Likewise
     /// what an image was lent that has ended before it came.
-    pub fn heed_deaths(&self) {
-        lent::heed_dead_image(&self.end.owners);
+    pub fn take_back_from_dead_images(&self) {
+        lent::take_back_if_image_died(&self.end.owners);
         if !self.is_last()
             && self.end.stage() == Stage::Joined
             && let Some(family) = family::existing()

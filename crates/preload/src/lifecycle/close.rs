@@ -170,7 +170,7 @@ impl Connection {
     /// This process's last descriptor is about to be closed. Has the kernel treat data that is unread in the ring as it
     /// would treat data that is unread in the kernel.
     pub fn prepare_to_close(&self) {
-        self.heed_deaths();
+        self.take_back_from_dead_images();
         // In this order: a process that comes for the end counts its reference before it takes up the loan.
         let is_lent = self.is_lent();
         let is_awaited = self.is_awaited();

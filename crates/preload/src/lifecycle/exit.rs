@@ -44,7 +44,7 @@ pub fn leave() {
     }
     let leaving = Leaving::begin_exit();
     leave_all();
-    set::give_back_groups();
+    set::leave_all_groups();
     leaving.end();
 }
 

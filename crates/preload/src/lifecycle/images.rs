@@ -1,7 +1,7 @@
 //! Program images that were given a connection and have not begun yet: this process waits for them before it lets go.
 
 use super::census::Census;
-use crate::connection::references::{are_between_images, end_unless_awaited, is_claimed, take_back_at_once};
+use crate::connection::references::{Keeper, are_between_images, end_unless_awaited, is_claimed, take_back_at_once};
 use crate::connection::{Connection, lent, look, unclaimed};
 use crate::guest::{family, filter};
 use underpass_segment::clock;
@@ -43,7 +43,7 @@ pub fn await_claims(family: &'static Family, deadline: u64) {
             if is_as_kept && claimed && connection.has_half_come(soon) {
                 unclaimed::enlist(index);
                 waits = true;
-            } else if !end_unless_awaited(family, index, it, claimed, true) {
+            } else if !end_unless_awaited(family, index, it, claimed, Keeper::Leaves) {
                 unclaimed::enlist(index);
                 waits |= now < deadline && connection.is_missed_without() || connection.is_lost_with_process();
             }
@@ -96,10 +96,10 @@ pub fn await_arrivals(family: &'static Family, deadline: u64) {
 
 /// Before the process executes a program: takes back what processes had that were killed. Otherwise they count as
 /// processes that may still change the connections, and their copies in the new image would not be valid.
-pub fn heed_deaths(family: &Family) {
+pub fn take_back_from_dead_images(family: &Family) {
     let mut is_any_shared = false;
     look::look_at_all(|it| {
-        lent::heed_dead_image(&it.end.owners);
+        lent::take_back_if_image_died(&it.end.owners);
         is_any_shared |= !it.is_last() && it.end.stage() == Stage::Joined;
     });
     if is_any_shared {
@@ -163,7 +163,7 @@ fn is_table_awaited(family: &Family, member: Option<u32>) -> bool {
         let owners = &end.owners;
         let lasts = || owners.is_awaited(clock::nanoseconds()) && !owners.is_lent_to_processes();
         end.stage() == Stage::Joined && lasts() && {
-            lent::heed_dead_image(owners);
+            lent::take_back_if_image_died(owners);
             lasts()
         }
     };
@@ -200,8 +200,8 @@ impl Connection {
     }
 
     /// Whether an image has come for the connection but not yet for its channel. It is awaited until `deadline`,
-    /// whoever else has the channel: the other end's process may let go of it at the same moment. It is awaited longer
-    /// where only this process has unread bytes.
+    /// even if another process has the channel: the other end's process may let go of it at the same moment. It is
+    /// awaited longer where only this process has unread bytes.
     pub fn has_half_come(&self, deadline: u64) -> bool {
         let is_lost = || self.company() == Some(1) && self.has_lost_unread();
         let may_be_lost = || !self.end.is_plain_for_good() && clock::nanoseconds() < deadline;

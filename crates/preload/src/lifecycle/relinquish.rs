@@ -23,7 +23,7 @@ pub fn take_back_all() {
 pub fn relinquish_all() {
     for_each_end(|family, index, fd| {
         let connection = Connection::at(family, index, fd);
-        connection.heed_deaths();
+        connection.take_back_from_dead_images();
         if connection.relinquish() {
             connection.leave_no_gap();
         }
@@ -85,7 +85,7 @@ impl Connection {
     /// An execution is about to close this process's last descriptor. When this returns, another image that was to come
     /// for the connection has come, or does not come any more.
     pub fn leave_behind(&self, deadline: u64) {
-        self.heed_deaths();
+        self.take_back_from_dead_images();
         self.await_heir(deadline);
         // If other processes have it, they may close it before the new image is there.
         if self.has_outsider() && (self.is_last() || self.relinquish()) {

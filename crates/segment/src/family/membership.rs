@@ -155,7 +155,7 @@ impl Family {
         !is_needed
     }
 
-    /// The same, whoever needs this process to keep the table.
+    /// The same, even if another process needs this one to keep the table.
     pub fn force_departure(&self, member: Option<u32>, how: Departing) {
         if let Some(place) = member.and_then(|member| self.members().places.get(member as usize)) {
             // This comes first: nobody waits for an image that does not come.

@@ -125,7 +125,7 @@ impl Meeting {
     }
 
     /// Looks for the broker's answer to `end`, and does what follows from it.
-    pub(super) fn heed_broker(&mut self, end: &End, fd: i32) {
+    pub(super) fn follow_broker(&mut self, end: &End, fd: i32) {
         match end.asked() {
             Asked::Nothing => {}
             Asked::Knocking => {
@@ -144,13 +144,13 @@ impl Meeting {
             }
             Asked::Pending => {
                 self.hear();
-                self.heed_answer(end, fd);
+                self.take_answer(end, fd);
             }
             Asked::Place => self.take_place(end, fd),
         }
     }
 
-    fn heed_answer(&mut self, end: &End, fd: i32) {
+    fn take_answer(&mut self, end: &End, fd: i32) {
         let cookie = end.cookie.load(Relaxed);
         let Some(ask) = self.broker.find(cookie) else { return end.set_asked(Asked::Nothing) };
         let (outcome, since) = (ask.outcome, ask.since);

@@ -21,7 +21,7 @@ impl Meeting {
         entry.is_some()
     }
 
-    /// Takes that entry back: whoever is passed the socket from now on finds plain TCP.
+    /// Takes that entry back: a process that is passed the socket from now on finds plain TCP.
     pub fn end_lending(&mut self, end: &End) {
         if !is_quiet()
             && let Some(entry) = end.passed_entry.load(Relaxed).checked_sub(1)

@@ -260,7 +260,7 @@ impl Sender<'_> {
             if !nothing {
                 self.ring.word(tail).swap(if word == 0 { header(PAD, size) } else { word }, SeqCst);
                 if self.in_turn {
-                    self.ring.hand_over(tail, size);
+                    self.ring.demote(tail, size);
                 }
                 self.ring.fetch_ahead(next, size, MOST_AHEAD[usize::from(self.in_turn)]);
             }

@@ -269,7 +269,7 @@ fn an_image_reads_what_comes_before_its_copy() {
 }
 
 /// A sender that asks whether the reader lives announces its doorbell after the reader has looked for one. Fails if the
-/// reader leaves all the same: the doorbell would be data to whoever reads the kernel path.
+/// reader leaves all the same: the doorbell would be data to a reader of the kernel path.
 #[test]
 fn a_reader_does_not_leave_before_a_doorbell_behind_data() {
     let it = Ends::joined(false);

@@ -330,8 +330,8 @@ impl Port<'_> {
         given_at == 0 || kernel::counters(self.fd).map_or(true, |it| received(it) >= given_at)
     }
 
-    /// Whether both directions are on the kernel path, and whoever has the socket finds there all that is left of the
-    /// stream.
+    /// Whether both directions are on the kernel path, and each process that has the socket finds there all that is
+    /// left of the stream.
     pub fn leaves_all_to_kernel(&self) -> bool {
         let reading = &self.end.reading;
         let is_there = match Flag(self.channel.incoming().flags.waiting.load(Acquire)).presence() {

@@ -26,7 +26,7 @@ impl Loan {
         if connection.end.stage() <= Stage::Joined {
             connection.learn_cookie();
             // What an image was lent that has ended would not be known any more.
-            lent::heed_dead_image(&connection.end.owners);
+            lent::take_back_if_image_died(&connection.end.owners);
             connection.end.owners.lend(clock::nanoseconds() + IMAGE_WITHIN_NS, self.image);
             if !connection.end.is_plain_for_good() {
                 self.fast |= bit_of(connection.end.cookie.load(Relaxed));

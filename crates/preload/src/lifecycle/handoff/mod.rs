@@ -2,7 +2,7 @@
 //! to.
 //!
 //! Before an image begins, [`prospect`] finds out whether it is sure to load this very library and to attach what this
-//! image has attached. If not, the connections are plain TCP before it begins: their reader surrenders its ring, and
+//! image has attached. If not, the connections are plain TCP before it begins: their reader lets go of its ring, and
 //! the other end puts on the kernel path what is unread there.
 //!
 //! If it is sure, one variable in the new environment says where the connections are found. Even so, an end that nobody
@@ -274,8 +274,8 @@ fn outlast_heirs(family: &'static Family, deadline: u64) {
         }
     });
     // An image may have been killed after it came.
-    images::heed_deaths(family);
-    // This comes before the departure: whoever finds that this process departs, finds what it takes along.
+    images::take_back_from_dead_images(family);
+    // This comes before the departure: a process that finds that this one departs also finds what it takes along.
     look::look_at_all(|it| {
         if is_shared(&it) && stays_open(it.fd) {
             it.end.owners.note_copied();

@@ -1,8 +1,8 @@
 //! The program's registrations (epoll_ctl): made at once, or put off.
 
 use super::register::{kick, register, tell_all, tell_change};
-use super::room::give_back;
-use super::sleep::{hand_over, leave_group, watch};
+use super::room::ask_kernel_for_room;
+use super::sleep::{leave_group, leave_to_sleepers, watch};
 use super::{EDGE, IN, has_sleepers, need_set, port, rests, set_of};
 use crate::connection::{self, Connection, confined, known};
 use crate::guest::{errno, filter, table};
@@ -128,7 +128,7 @@ impl Control {
             inner.set_inner();
             tell_all(fd, inner);
             // A thread may be asleep on the outer set already.
-            hand_over(fd, inner);
+            leave_to_sleepers(fd, inner);
         }
         answer
     }
@@ -316,7 +316,7 @@ pub fn freeze_registrations(connection: Connection, heir: impl FnOnce() -> Optio
     for set in set::sets_of(fd) {
         set.tell(fd, |change| tell_change(set.epfd(), fd, change));
         set.with_item(fd, |item| {
-            give_back(set.epfd(), fd, item);
+            ask_kernel_for_room(set.epfd(), fd, item);
             if item.is_kicked() {
                 item.set_kicked(false);
                 register(set.epfd(), fd, item.events, item.data);

@@ -74,7 +74,7 @@ fn make_set(epfd: c_int) -> Option<&'static Set> {
         table::reach(epfd);
         if place.compare_exchange(core::ptr::null_mut(), made, Release, Acquire).is_err() {
             // SAFETY: just made, and nobody else has it.
-            Set::give_back(unsafe { &*made });
+            Set::release(unsafe { &*made });
         }
     }
     set_of(epfd)
@@ -189,7 +189,7 @@ pub fn forget_set(epfd: c_int) -> bool {
     if set.is_interrupted() {
         set.defer(Deferred::Closed);
     } else {
-        Set::give_back(set);
+        Set::release(set);
     }
     true
 }

@@ -77,8 +77,8 @@ pub(super) fn look_anew(epfd: c_int, fd: c_int, port: &Port<'_>, item: &mut Item
         port.told_of_room();
     }
     match found {
-        Found::Nothing => give_back(epfd, fd, item),
-        Found::Room if item.room == Room::SetAlone => give_back(epfd, fd, item),
+        Found::Nothing => ask_kernel_for_room(epfd, fd, item),
+        Found::Room if item.room == Room::SetAlone => ask_kernel_for_room(epfd, fd, item),
         Found::Room => item.set_room(Room::Kernel),
         Found::None if item.room == Room::Kernel => item.set_room(Room::Set),
         Found::None => {}
@@ -100,7 +100,7 @@ pub(super) fn is_about_the_kernel(set: &Set, port: &Port<'_>, item: &mut Item) -
     };
     if told {
         if item.room == Room::SetAlone {
-            give_back(set.epfd(), port.fd, item);
+            ask_kernel_for_room(set.epfd(), port.fd, item);
         }
         item.set_room(Room::Kernel);
         return false;
@@ -121,7 +121,7 @@ pub(super) fn mute(epfd: c_int, fd: c_int, item: &mut Item) {
 }
 
 /// The set does not look for room any more: has the kernel report room, even if it has done so before.
-pub(super) fn give_back(epfd: c_int, fd: c_int, item: &mut Item) {
+pub(super) fn ask_kernel_for_room(epfd: c_int, fd: c_int, item: &mut Item) {
     if item.room != Room::Kernel {
         item.set_room(Room::Kernel);
         register(epfd, fd, item.events, item.data);
@@ -136,14 +136,14 @@ pub(super) fn look_in(epfd: c_int, set: &Set) -> u64 {
             return Scan::Keep;
         }
         let Some(port) = port(fd) else {
-            give_back(epfd, fd, item);
+            ask_kernel_for_room(epfd, fd, item);
             return Scan::Keep;
         };
         let next = port.looks_for_room_in();
         match look(&port, item) {
             Found::None => soonest = soonest.min(next.unwrap_or(0)),
             Found::Room => soonest = 0,
-            Found::Nothing => give_back(epfd, fd, item),
+            Found::Nothing => ask_kernel_for_room(epfd, fd, item),
         }
         Scan::Keep
     });

@@ -2,7 +2,7 @@
 
 use super::news::{news, writable};
 use super::register::{kick, register, silence, sound_if_full, tell_all};
-use super::room::{Found, give_back, look, mute};
+use super::room::{Found, ask_kernel_for_room, look, mute};
 use super::{IN, MAX_DEPTH, OUT, has_sleepers, port, set_of, watches};
 use crate::connection::{self, Connection};
 use crate::guest::table;
@@ -78,7 +78,7 @@ pub fn let_go(connection: Connection, generation: u64) {
         let mut was_in = set.is_interrupted();
         set.with_item_of(connection.fd, generation, |item| {
             was_in = true;
-            give_back(set.epfd(), connection.fd, item);
+            ask_kernel_for_room(set.epfd(), connection.fd, item);
             item.wake_up(connection.end);
         });
         if was_in && let Some(port) = connection.ready_port() {
@@ -91,7 +91,7 @@ pub fn let_go(connection: Connection, generation: u64) {
 /// nobody. A sender may believe that it has woken the threads that sleep on the set by such a doorbell.
 pub(super) fn leave_group(epfd: c_int, set: &Set, port: &Port<'_>) {
     port.quit_group();
-    hand_over(epfd, set);
+    leave_to_sleepers(epfd, set);
 }
 
 /// A descriptor is not known as a connection any more, and about to be closed: returns once no thread looks at it in a
@@ -135,7 +135,7 @@ pub fn take_back(fd: c_int) {
 }
 
 /// A thread goes back to the program while others sleep on the set: what it leaves behind has to wake them.
-pub(super) fn hand_over(epfd: c_int, set: &Set) {
+pub(super) fn leave_to_sleepers(epfd: c_int, set: &Set) {
     // A look at the set that this signal handler has interrupted does so when it returns to the program.
     if !has_sleepers(epfd) || set.is_interrupted() {
         return;
@@ -264,12 +264,12 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
             if before != Room::Kernel {
                 port.go_down_for_room();
             }
-            give_back(epfd, fd, item);
+            ask_kernel_for_room(epfd, fd, item);
         } else {
             match look(&port, item) {
                 Found::None => mute(epfd, fd, item),
                 Found::Room => sleep = Sleep::No,
-                Found::Nothing => give_back(epfd, fd, item),
+                Found::Nothing => ask_kernel_for_room(epfd, fd, item),
             }
         }
         if !item.wants(IN) {

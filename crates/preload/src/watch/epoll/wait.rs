@@ -4,7 +4,7 @@ use super::events::{Events, ask, collect, tell_each, tell_twins};
 use super::news::{news, writable as is_writable_now};
 use super::register::tell_all;
 use super::room::{any_waits, look_in};
-use super::sleep::{any_news, arm, arm_inner, hand_over};
+use super::sleep::{any_news, arm, arm_inner, leave_to_sleepers};
 use super::{IN, OVER, asleep, has_sleepers, port, rests, set_of};
 use crate::connection::confined;
 use crate::guest::access::is_writable;
@@ -114,7 +114,7 @@ pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadli
         tell_all(epfd, set);
     }
     let answer = wait_in(epfd, set, Events::new(events, most), deadline, call, true);
-    hand_over(epfd, set);
+    leave_to_sleepers(epfd, set);
     Some(answer)
 }
 
@@ -354,7 +354,7 @@ pub fn sleep_natively(
         let mut all = Events::new(events, most as usize);
         tell_each(epfd, set, &mut all, before, answer as usize);
         if all.count > 0 {
-            hand_over(epfd, set);
+            leave_to_sleepers(epfd, set);
             return all.count as c_int;
         }
         // Another thread may have taken its last socket out of the set meanwhile.

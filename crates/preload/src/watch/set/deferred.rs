@@ -75,7 +75,7 @@ impl Ends {
     pub(super) fn let_go(&self, set: &Set) {
         self.indices.iter().flatten().for_each(|&index| references::release(index, None));
         if self.closed {
-            Set::give_back(set);
+            Set::release(set);
         }
     }
 }

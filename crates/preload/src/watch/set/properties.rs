@@ -584,6 +584,6 @@ proptest! {
             bench.model_hears();
             bench.assert_alike();
         }
-        Set::give_back(set);
+        Set::release(set);
     }
 }
