@@ -590,6 +590,22 @@ fn executions_do_not_depend_on_what_goes_on_beside() {
     stage.finish();
 }
 
+/// A process executes a program just when an image dies that it has spawned: what that image had come for is not missing.
+/// The image dies at the right moment where many do this at once: without the mend of
+/// `images::take_back_from_dead_images`, 13 of 600 are reset.
+#[test]
+fn executions_beside_a_dying_image_lose_nothing() {
+    let Some(stage) = Stage::beside_others(&["cc"]) else { return };
+    let path = stage.path("crowded_exec");
+    compile("crowded_exec.c", &path, &["-std=gnu11", "-pthread"]);
+    let program = path.to_str().expect("a plain path");
+    for _ in 0..10 {
+        let plays: Vec<_> = (0..12).map(|_| stage.start(stage.tuned(program, ["spawned"], AT_ONCE))).collect();
+        plays.into_iter().for_each(|play| _ = play.succeed(Duration::from_secs(60)));
+    }
+    stage.finish();
+}
+
 /// A script executes itself, then the program, as servers do that restart themselves.
 #[test]
 fn a_script_executes_itself() {

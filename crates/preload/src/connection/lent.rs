@@ -32,9 +32,21 @@ pub fn note(image: u32, process: u32) {
     let it = &BORROWERS[COUNT.fetch_add(1, Relaxed) as usize % MOST];
     it.image.store(0, Release);
     it.process.store(process, Release);
-    // A time long past, and another one for each image: see `has_ended`.
-    it.lived_at.store(image.into(), Release);
+    it.lived_at.store(long_ago(image), Release);
     it.image.store(image, Release);
+}
+
+/// A time long past, and another one for each image: see [`has_ended`].
+fn long_ago(image: u32) -> u64 {
+    image.into()
+}
+
+/// Has the process of each image looked up anew, however short ago that was: a process has died since.
+pub fn look_again() {
+    for it in &BORROWERS {
+        let long_ago = long_ago(it.image.load(Acquire));
+        let _ = it.lived_at.fetch_update(Release, Acquire, |lived_at| (lived_at != ENDED).then_some(long_ago));
+    }
 }
 
 /// Whether image number `image` is known to have ended. Its process is looked up at most once each [`LOOK_EVERY_NS`].

@@ -97,18 +97,28 @@ pub fn await_arrivals(family: &'static Family, deadline: u64) {
 /// Before the process executes a program: takes back what processes had that were killed. Otherwise they count as
 /// processes that may still change the connections, and their copies in the new image would not be valid.
 pub fn take_back_from_dead_images(family: &Family) {
+    if !take_back_loans_of_dead() {
+        return;
+    }
+    let deadline = clock::nanoseconds() + DYING_WITHIN_NS;
+    while family.has_dying(family::member()) && clock::nanoseconds() < deadline {
+        clock::nap(100);
+    }
+    // An end that an image is awaited for keeps the references of the dead, so this comes first: the image may have
+    // died just now.
+    lent::look_again();
+    take_back_loans_of_dead();
+    take_back_at_once(family);
+}
+
+/// Takes back what images were lent that have died. Whether other processes may have a fast connection all the same.
+fn take_back_loans_of_dead() -> bool {
     let mut is_any_shared = false;
     look::look_at_all(|it| {
         lent::take_back_if_image_died(&it.end.owners);
         is_any_shared |= !it.is_last() && it.end.stage() == Stage::Joined;
     });
-    if is_any_shared {
-        let deadline = clock::nanoseconds() + DYING_WITHIN_NS;
-        while family.has_dying(family::member()) && clock::nanoseconds() < deadline {
-            clock::nap(100);
-        }
-        take_back_at_once(family);
-    }
+    is_any_shared
 }
 
 /// Before the process executes a program, which gets the connections that `stay`: awaits the new images of the
