@@ -61,6 +61,8 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     if may_be_claimed && unclaimed::add(index, until) {
         return;
     }
+    // An image may have come for it since, or another process that had lent it may end it.
+    let last = last && end.owners.end_if_unused();
     if let Some(connection) = fd.filter(|_| last && joined).map(|fd| Connection::at(family, index, fd))
         && let Some(channel) = channel.or_else(|| family::with_meeting_surely(|m| m.channel(end, None)).flatten())
     {
@@ -75,8 +77,6 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
             connection.end_by(&port);
         }
     }
-    // An image may come for it just now, or another process that had lent it may end it.
-    let last = last && end.owners.end_if_unused();
     let is_lost = last && until != 0 && takes_unread_along(family, index, channel);
     if last {
         finish(family, index, channel, is_lost);

@@ -70,6 +70,11 @@ fn leave_all() {
                 return leave_to_image(family, index, fd);
             }
             let last = relinquish(family, index) == Some(true);
+            // Another process may have lent it since, and let go of it. In this order: who comes counts its reference
+            // before it takes up the loan.
+            if last && (connection.is_awaited() || !connection.is_last()) {
+                return leave_to_image(family, index, fd);
+            }
             if last {
                 // As where a descriptor is closed: see `drop_reference`.
                 connection.leave_no_gap();

@@ -7,7 +7,7 @@
 //! the sender has ended its direction. Behind what was copied the stream goes on in the kernel.
 #![allow(unsafe_code, reason = "receives into a buffer of its own, and copies out of the ring")]
 
-use super::give::PIECE;
+use super::give::{PIECE, copy_past_marks};
 use super::{AGAIN, BROKEN, Port, micros};
 use crate::clock::{nap, ticks};
 use crate::end::{GIVEN_FIRST, HAD_ALL, NO_PIECE, Whereabouts};
@@ -108,6 +108,9 @@ impl Port<'_> {
         // The sender that was giving back is gone.
         self.channel.incoming().flags.waiting.store(AWAY, Relaxed);
         let is_in_ring = reading.whereabouts() == Whereabouts::AwayFromRing;
+        if is_in_ring && self.pass_read_while_away().is_none() {
+            return false;
+        }
         let given_first = if is_in_ring { 0 } else { GIVEN_FIRST };
         reading.copied.store(given_first | if had_all { HAD_ALL } else { 0 }, Relaxed);
         if is_in_ring && self.pass_given(self.place()).is_none() || !self.end_copy(unread) {
@@ -115,6 +118,24 @@ impl Port<'_> {
         }
         self.read_on();
         reading.whereabouts() == Whereabouts::Here
+    }
+
+    /// While the sender was giving back, the old image may have read some of that on the kernel path, which it did not
+    /// count: passes so much of the copy. `None` if that cannot be.
+    fn pass_read_while_away(&self) -> Option<()> {
+        let reading = &self.end.reading;
+        // A connection that is over does not tell.
+        let Some((position, _)) = self.read_position() else { return Some(()) };
+        let read = position.checked_sub(self.kernel_position())?;
+        let mut passed = Cursor::discarding(usize::try_from(read).ok()?);
+        let (place, n) = copy_past_marks(&self.incoming(), self.place(), &mut passed).ok()?;
+        if n as u64 != read {
+            return None;
+        }
+        reading.kernel.fetch_add(read, Relaxed);
+        reading.place.store(place.pack(), Relaxed);
+        self.channel.incoming().head.head.store(place.head, Release);
+        Some(())
     }
 
     /// No other end has the copy: this one sends by the kernel for good.

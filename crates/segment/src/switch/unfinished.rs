@@ -28,7 +28,8 @@ impl Port<'_> {
         self.with_reading(|beside| {
             if beside == Beside::Nobody && is_unfinished() {
                 kernel::undisturbed(|| {
-                    if self.read_on_behind_given().is_none() {
+                    // A sender that has ended finds nothing to give back, and says for a moment that it gives.
+                    if self.left_behind() > 0 && self.read_on_behind_given().is_none() {
                         // Kernel TCP would have had the bytes.
                         self.end.keep_error(BROKEN);
                     }
