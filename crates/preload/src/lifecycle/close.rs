@@ -179,7 +179,7 @@ impl Connection {
         let is_only = || self.is_last() && (departure::is_exit() || !self.has_duplicates());
         let last = is_only();
         // Again: another process may have lent it since, and let go of it. From now on only this process can lend it,
-        // and whoever has come for it meanwhile is counted.
+        // and a process that has come for it meanwhile is counted.
         let (is_lent, is_awaited) = (is_lent || self.is_lent(), is_awaited || self.is_awaited());
         let last = last && is_only();
         if last && !is_awaited && (self.leave_no_gap() || is_lent && self.reset_if_lost()) {

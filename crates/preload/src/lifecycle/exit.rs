@@ -70,7 +70,7 @@ fn leave_all() {
                 return leave_to_image(family, index, fd);
             }
             let last = relinquish(family, index) == Some(true);
-            // Another process may have lent it since, and let go of it. In this order: who comes counts its reference
+            // Another process may have lent it since, and let go of it. In this order: an image counts its reference
             // before it takes up the loan.
             if last && (connection.is_awaited() || !connection.is_last()) {
                 return leave_to_image(family, index, fd);

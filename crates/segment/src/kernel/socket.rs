@@ -319,6 +319,20 @@ pub fn unconnected_socket() -> Option<i32> {
     socket.ok().map(|fd| fd as i32)
 }
 
+/// Gives the socket the largest send buffer that a program may ask for (`net.core.wmem_max`), unless it has more.
+pub fn enlarge_send_buffer(fd: i32) {
+    let size = |fd| int_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
+    // Another socket tells how much that is: this one's buffer may be larger, and would become smaller.
+    let Some(other) = unconnected_socket() else { return };
+    let _ = set_int_option(other, libc::SOL_SOCKET, libc::SO_SNDBUF, i32::MAX / 2);
+    let most = size(other);
+    super::close(other);
+    if most > size(fd) {
+        // The kernel doubles what it is given: socket(7).
+        let _ = set_int_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, most / 2);
+    }
+}
+
 /// Ends the connection in both directions.
 pub fn shut_down(fd: i32) {
     // SAFETY: no pointers.

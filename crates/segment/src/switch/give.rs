@@ -69,10 +69,23 @@ impl Port<'_> {
         given
     }
 
-    /// The same before this direction ends, behind which nothing can follow. This waits for room.
+    /// The same before this direction ends, behind which nothing can follow. This makes room, and waits for it.
     pub(super) fn give_back_fully(&self) {
+        let mut has_made_room = false;
         while !self.give_back_if_due() && self.connected() {
-            nap(100);
+            if core::mem::replace(&mut has_made_room, true) {
+                nap(100);
+            } else {
+                self.make_kernel_room();
+            }
+        }
+    }
+
+    /// The caller waits until the kernel has taken what an absent reader has left. That reader's program may read it
+    /// much later, or never.
+    pub(super) fn make_kernel_room(&self) {
+        if !is_quiet() {
+            kernel::enlarge_send_buffer(self.fd);
         }
     }
 

@@ -209,11 +209,15 @@ impl Port<'_> {
             && (self.sends_fast() || self.try_up(GoUp::ToWake))
             && self.announce_bell();
         pin();
-        let began = ticks();
+        let (began, mut has_made_room) = (ticks(), false);
         while !nested && self.sends_fast() {
             let descent = self.go_down_and_wake(reason, &mut is_bell_due);
             if descent == Descent::Down {
                 break;
+            }
+            if descent == Descent::NoRoom && !core::mem::replace(&mut has_made_room, true) {
+                self.make_kernel_room();
+                continue;
             }
             // The reader is inside a receive that does not wait: it will soon be out, if it lives.
             if !self.kernel_says_alive() {
