@@ -606,6 +606,19 @@ fn executions_beside_a_dying_image_lose_nothing() {
     stage.finish();
 }
 
+/// A sender that ends does not wait for a reader that has left its ring and reads late: the kernel takes what is unread.
+#[test]
+fn the_end_of_a_sender_does_not_wait_for_a_reader_that_has_left() {
+    let Some(stage) = Stage::beside_others(&["cc"]) else { return };
+    let path = stage.path("absent");
+    compile("absent.c", &path, &["-std=gnu11"]);
+    for way in ["close", "shutdown", "execute"] {
+        let said = stage.output(stage.tuned(path.to_str().expect("a plain path"), [way], &[]));
+        assert!(said.trim().parse::<u64>().is_ok_and(|total| total > 100_000), "{way}: {said}");
+    }
+    stage.finish();
+}
+
 /// A script executes itself, then the program, as servers do that restart themselves.
 #[test]
 fn a_script_executes_itself() {

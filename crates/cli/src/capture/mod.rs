@@ -185,6 +185,7 @@ impl Capture {
         while self.taps.is_before(&behind) && self.drain(most)? {}
         let mut packets = Vec::new();
         self.streams.end_all_but(clock::nanoseconds(), |cookie| there.contains(&cookie), &mut packets);
+        self.people.forget_all_but(|cookie| there.contains(&cookie));
         self.write(&mut packets, most)
     }
 
@@ -305,9 +306,15 @@ impl People {
         people
     }
 
+    /// What was known of other sockets stays: their processes may be gone, and what they sent be read later.
     fn ask(&mut self) {
         self.spaces = Spaces::now(&mut self.images).ok();
-        self.by_cookie = self.spaces.as_ref().map(sockets).unwrap_or_default();
+        self.by_cookie.extend(self.spaces.as_ref().map(sockets).unwrap_or_default());
+    }
+
+    /// All that sockets have sent was read, except those of which `is_there` says that they are still there.
+    fn forget_all_but(&mut self, is_there: impl Fn(u64) -> bool) {
+        self.by_cookie.retain(|&cookie, _| is_there(cookie));
     }
 
     /// What is said of a new connection; `None` if it is not wanted.

@@ -20,7 +20,7 @@ use rustix::net::xdp::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Whether packets are copied between the device's memory and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -154,16 +154,17 @@ impl Socket {
             })
     }
 
-    /// The kernel takes a queue from a socket that was closed a moment later, by a work of its own.
+    /// The kernel takes a queue from a socket that was closed a moment later, by a work of its own, which beside heavy
+    /// load waits for a processor.
     fn bind_when_free(&self, address: &impl SocketAddrArg) -> io::Result<()> {
-        const MOMENTS: u32 = 200;
-        for _ in 0..MOMENTS {
+        const PATIENCE: Duration = Duration::from_secs(2);
+        let began = Instant::now();
+        loop {
             match bind(&self.descriptor, address) {
-                Err(Errno::BUSY) => sleep(Duration::from_millis(1)),
+                Err(Errno::BUSY) if began.elapsed() < PATIENCE => sleep(Duration::from_millis(1)),
                 result => return result,
             }
         }
-        bind(&self.descriptor, address)
     }
 }
 

@@ -11,9 +11,9 @@ use crate::kernel;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
 use crate::ring::Record;
-use crate::sync::Relaxed;
+use crate::sync::{Relaxed, SeqCst};
 use crate::vector::Cursor;
-use crate::words::{ALONE, AWAY};
+use crate::words::{ALONE, AWAY, GIVING};
 use std::io::Read;
 use std::net::Shutdown;
 use std::sync::mpsc;
@@ -116,9 +116,19 @@ impl Ends {
     /// The reader's process executes a program that finds the channel gone, after `meanwhile`: the end in its copy, and
     /// whether it can go on.
     fn reader_in_copy(&self, meanwhile: impl FnOnce()) -> (Port<'static>, bool) {
+        self.reader_in_copy_after(|_| {}, meanwhile)
+    }
+
+    /// The same, after `before`, while the reader is away.
+    fn reader_in_copy_after(
+        &self,
+        before: impl FnOnce(Port<'static>),
+        meanwhile: impl FnOnce(),
+    ) -> (Port<'static>, bool) {
         let reader = self.port(1);
         let is_gone = reader.go_away(|| true) == Departure::Gone;
         assert_eq!(is_gone, reader.end.is_away());
+        before(self.port(1));
         let unread = reader.unread_for_image().unwrap();
         let [words, ring, rest] = {
             let [ring, rest] = reader.channel.incoming_ring().pieces(unread.from, unread.to);
@@ -193,6 +203,30 @@ fn an_image_does_not_take_other_bytes_for_those_in_its_copy() {
     let (it, _) = some_left_unread();
     let (_, goes_on) = it.reader_in_copy(|| assert_eq!(kernel::send(it.port(0).fd, &[0xaa; 9]), Ok(9)));
     assert!(!goes_on);
+}
+
+/// The sender gives back, in parts, while the reader is away: the image that comes first reads some of that on the
+/// kernel path, and executes another one. Fails if `Port::come_back_to_copy` does not call `pass_read_while_away`.
+#[test]
+fn an_image_does_not_await_what_an_image_before_it_has_read() {
+    let (it, left) = some_left_unread();
+    let sender = it.port(0);
+    let by_kernel = |bytes: &[u8]| assert_eq!(kernel::send(sender.fd, bytes), Ok(bytes.len()));
+    let read_some = |mut reader: Port<'static>| {
+        reader.channel.incoming().flags.waiting.fetch_or(GIVING, SeqCst);
+        by_kernel(&left[..3000]);
+        let mut got = [0u8; 1000];
+        let vector = libc::iovec { iov_base: got.as_mut_ptr().cast(), iov_len: got.len() };
+        // SAFETY: one buffer, writable.
+        assert_eq!(reader.receive(unsafe { Cursor::new(&vector, 1) }, 0), Ok(1000));
+        assert_eq!(got, left[..1000]);
+    };
+    let (port, goes_on) = it.reader_in_copy_after(read_some, || {
+        by_kernel(&left[3000..]);
+        it.sockets[0].shutdown(Shutdown::Write).unwrap();
+    });
+    assert!(goes_on);
+    assert!(receive_all(port) == (left[1000..].to_vec(), Ok(0)));
 }
 
 /// The sender was killed with the doorbell unread that the reader rang when it went away, so its kernel has reset the

@@ -3,12 +3,16 @@
 //! A sender asks the kernel rarely. After the other end's FIN only a doorbell tells an end that has shut down its half
 //! from an end that is gone.
 
-use super::{CHECK_EVERY_US, OVER, Port, STOPPED_US, micros};
+use super::{CHECK_EVERY_US, OVER, Port, micros};
 use crate::clock::ticks;
 use crate::end::Probed;
 use crate::sync::{Relaxed, SeqCst};
 use crate::words::NO_MORE_BELLS;
 use crate::{kernel, ring};
+
+/// A reader that tells nothing any more comes out of a receive within this time, even if its thread waits for a
+/// processor beside heavy load.
+const SILENT_US: u64 = 2_000_000;
 
 impl Port<'_> {
     /// Whether the kernel still holds the connection for whole.
@@ -71,7 +75,7 @@ impl Port<'_> {
         let silent =
             || self.reader_has_shut() || self.channel.outgoing().sender.announced.load(Relaxed) & NO_MORE_BELLS != 0;
         let has_ended = || kernel::poll_now(self.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
-        us > patience_us || us > STOPPED_US && silent() && has_ended()
+        us > patience_us || us > SILENT_US && silent() && has_ended()
     }
 
     /// Notes that the reader has lived since the last record was published.
