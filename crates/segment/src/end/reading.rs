@@ -59,8 +59,6 @@ laid_out! {
         pub(crate) copied: AtomicU8,
         /// Bytes that were unread in the ring when this end last went away.
         pub(crate) left: AtomicU64,
-        /// [`Reading::kernel_position`] then.
-        pub(crate) away_at: AtomicU64,
         /// Where in the kernel stream all is given back that this end has left in its ring for good; 0: it has left
         /// nothing, or has read up to there.
         pub(crate) given_at: AtomicU64,

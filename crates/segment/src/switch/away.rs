@@ -66,7 +66,6 @@ impl Port<'_> {
             reading.set_whereabouts(if from_ring { Whereabouts::AwayFromRing } else { Whereabouts::AwayFromKernel });
             let left = self.left_behind();
             reading.left.store(left, Relaxed);
-            reading.away_at.store(self.kernel_position(), Relaxed);
             (Departure::Gone, left)
         });
         if departure == Departure::Gone {

@@ -120,19 +120,19 @@ impl Port<'_> {
         reading.whereabouts() == Whereabouts::Here
     }
 
-    /// While the sender was giving back, an image may have read some of that on the kernel path, and may not have
-    /// counted it: passes so much of the copy. `None` if that cannot be.
+    /// While the sender was giving back, an image may have read some of that on the kernel path, which it did not count:
+    /// passes so much of the copy. `None` if that cannot be.
     fn pass_read_while_away(&self) -> Option<()> {
         let reading = &self.end.reading;
         // A connection that is over does not tell.
         let Some((position, _)) = self.read_position() else { return Some(()) };
-        let read = position.checked_sub(reading.away_at.load(Relaxed))?;
+        let read = position.checked_sub(self.kernel_position())?;
         let mut passed = Cursor::discarding(usize::try_from(read).ok()?);
         let (place, n) = copy_past_marks(&self.incoming(), self.place(), &mut passed).ok()?;
         if n as u64 != read {
             return None;
         }
-        reading.kernel.fetch_add(position.checked_sub(self.kernel_position())?, Relaxed);
+        reading.kernel.fetch_add(read, Relaxed);
         reading.place.store(place.pack(), Relaxed);
         self.channel.incoming().head.head.store(place.head, Release);
         Some(())
