@@ -590,7 +590,7 @@ fn executions_do_not_depend_on_what_goes_on_beside() {
     stage.finish();
 }
 
-/// A process executes a program just when an image dies that it has spawned: what that image had come for is not missing.
+/// A process executes a program just when an image dies that it has spawned: what that image came for is not missing.
 /// The image dies at the right moment where many do this at once: without the mend of
 /// `images::take_back_from_dead_images`, 13 of 600 are reset.
 #[test]
@@ -606,7 +606,7 @@ fn executions_beside_a_dying_image_lose_nothing() {
     stage.finish();
 }
 
-/// A sender that ends does not wait for a reader that has left its ring and reads late: the kernel takes what is unread.
+/// A sender that ends does not wait for a reader that has left its ring and reads late: the kernel takes the rest.
 #[test]
 fn the_end_of_a_sender_does_not_wait_for_a_reader_that_has_left() {
     let Some(stage) = Stage::beside_others(&["cc"]) else { return };
@@ -614,7 +614,9 @@ fn the_end_of_a_sender_does_not_wait_for_a_reader_that_has_left() {
     compile("absent.c", &path, &["-std=gnu11"]);
     for way in ["close", "shutdown", "execute"] {
         let said = stage.output(stage.tuned(path.to_str().expect("a plain path"), [way], &[]));
-        assert!(said.trim().parse::<u64>().is_ok_and(|total| total > 100_000), "{way}: {said}");
+        // More than kernel TCP takes with such buffers: so the ring has some of it.
+        let least = if is_kernel_only() { 100_000 } else { 210_000 };
+        assert!(said.trim().parse::<u64>().is_ok_and(|total| total > least), "{way}: {said}");
     }
     stage.finish();
 }

@@ -8,7 +8,7 @@ mod filter;
 mod streams;
 mod taps;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, BufWriter, IsTerminal, Write, stdout};
 use std::net::SocketAddr;
@@ -179,13 +179,14 @@ impl Capture {
     /// Ends the directions of sockets that are gone. What they have sent was in the tap by then.
     fn end_gone(&mut self, most: u64) -> io::Result<()> {
         self.streams.begin_listing();
+        let known = self.people.known();
         let Ok(there) = Spaces::now(&mut self.images).and_then(|it| it.cookies()) else { return Ok(()) };
         // And no further, or it would never end while others send.
         let behind = self.taps.mark();
         while self.taps.is_before(&behind) && self.drain(most)? {}
         let mut packets = Vec::new();
         self.streams.end_all_but(clock::nanoseconds(), |cookie| there.contains(&cookie), &mut packets);
-        self.people.forget_all_but(|cookie| there.contains(&cookie));
+        self.people.forget_all_but(|cookie| there.contains(&cookie) || !known.contains(&cookie));
         self.write(&mut packets, most)
     }
 
@@ -310,6 +311,11 @@ impl People {
     fn ask(&mut self) {
         self.spaces = Spaces::now(&mut self.images).ok();
         self.by_cookie.extend(self.spaces.as_ref().map(sockets).unwrap_or_default());
+    }
+
+    /// The cookies of the sockets that are known.
+    fn known(&self) -> HashSet<u64> {
+        self.by_cookie.keys().copied().collect()
     }
 
     /// All that sockets have sent was read, except those of which `is_there` says that they are still there.

@@ -12,7 +12,7 @@ use libc::{msghdr, socklen_t};
 use underpass_segment::kernel;
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
-use underpass_segment::switch::{Port, Ready};
+use underpass_segment::switch::Ready;
 use underpass_segment::sync::{AtomicU8, Relaxed};
 
 /// See linux/tcp.h: a getsockopt that receives, by mapping pages.
@@ -132,8 +132,6 @@ pub unsafe extern "C" fn setsockopt(
             connection.end.tells_unread.store((number() != 0).into(), Relaxed);
         } else if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
             connection.tell_of_close();
-        } else if level == libc::SOL_SOCKET && matches!(name, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) {
-            connection.joined_port().inspect(Port::limit_to_kernel_room);
         }
     }
     answer

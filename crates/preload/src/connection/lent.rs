@@ -44,8 +44,11 @@ fn long_ago(image: u32) -> u64 {
 /// Has the process of each image looked up anew, however short ago that was: a process has died since.
 pub fn look_again() {
     for it in &BORROWERS {
-        let long_ago = long_ago(it.image.load(Acquire));
-        let _ = it.lived_at.fetch_update(Release, Acquire, |lived_at| (lived_at != ENDED).then_some(long_ago));
+        let (image, lived_at) = (it.image.load(Acquire), it.lived_at.load(Acquire));
+        // Another thread may note another image here meanwhile.
+        if lived_at != ENDED && it.image.load(Acquire) == image {
+            let _ = it.lived_at.compare_exchange(lived_at, long_ago(image), Release, Relaxed);
+        }
     }
 }
 

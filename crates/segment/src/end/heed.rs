@@ -12,8 +12,6 @@ const TAPPED: u8 = 2;
 const HELD: u8 = 4;
 /// Bit of [`End::heed`]: the kernel path of a connection between users or namespaces does not answer.
 const SILENT: u8 = 8;
-/// Bit of [`End::heed`]: it may use a part of the ring only.
-const LIMITED: u8 = 16;
 
 impl End {
     /// What a send has to heed before it goes into the ring: 0, mostly.
@@ -52,23 +50,6 @@ impl End {
             self.heed.fetch_or(SILENT, AcqRel)
         } else {
             self.heed.fetch_and(!SILENT, AcqRel)
-        };
-    }
-
-    /// Most bytes of its ring that data may use, if not all.
-    #[inline]
-    pub(crate) fn limit(&self) -> Option<u64> {
-        (self.heed() & LIMITED != 0).then(|| self.sending.limit.load(Relaxed).into())
-    }
-
-    /// Sets that limit.
-    pub(crate) fn set_limit(&self, limit: Option<u64>) {
-        match limit {
-            Some(limit) => {
-                self.sending.limit.store(limit as u32, Relaxed);
-                self.heed.fetch_or(LIMITED, AcqRel)
-            }
-            None => self.heed.fetch_and(!LIMITED, AcqRel),
         };
     }
 

@@ -63,8 +63,6 @@ laid_out! {
         /// When a doorbell was last sent to see whether the kernel path carries, in ticks, and how much was
         /// acknowledged then.
         pub probed: [AtomicU64; 2],
-        /// See [`End::limit`](super::End::limit).
-        pub limit: AtomicU32,
         /// 1: the direction went down for want of room before the reader had come as far as the ring.
         pub outran: AtomicU32,
         /// 1: the program waits only for room on the connection. A send that has begun is not refused room in the ring.

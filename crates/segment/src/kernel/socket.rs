@@ -2,7 +2,6 @@
 #![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
 
 use crate::raw::{Answer, Errno, is_quiet, syscall};
-use crate::sync::{AtomicU64, Relaxed};
 use core::mem::MaybeUninit;
 
 /// TCP states as the kernel numbers them (include/net/tcp_states.h).
@@ -320,33 +319,29 @@ pub fn unconnected_socket() -> Option<i32> {
     socket.ok().map(|fd| fd as i32)
 }
 
+/// What `net.core.wmem_max` was before Linux 6.16, if nobody had set it.
+const OLD_WMEM_MAX: u64 = 212_992;
+
 /// The socket's send buffer in bytes, the kernel's own structures included.
-pub fn send_buffer_size(fd: i32) -> u64 {
+fn send_buffer_size(fd: i32) -> u64 {
     int_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).map_or(0, |size| size.max(0) as u64)
 }
 
-/// The largest send buffer that a program may ask for (`net.core.wmem_max`, of which /proc tells in the first network
-/// namespace only).
-pub fn largest_send_buffer() -> u64 {
-    static KNOWN: AtomicU64 = AtomicU64::new(0);
-    let known = KNOWN.load(Relaxed);
-    if known > 0 {
-        return known;
-    }
-    let Some(socket) = unconnected_socket() else { return 0 };
-    let _ = set_int_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, i32::MAX / 2);
-    let largest = send_buffer_size(socket);
-    super::close(socket);
-    KNOWN.store(largest, Relaxed);
-    largest
-}
-
-/// Gives the socket the largest send buffer that a program may ask for, unless it has more.
+/// Gives the socket the largest send buffer that a program may ask for (`net.core.wmem_max`), unless it has more.
 pub fn enlarge_send_buffer(fd: i32) {
-    let largest = largest_send_buffer();
-    if largest > send_buffer_size(fd) {
-        // The kernel doubles what it is given: socket(7).
-        let _ = set_int_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, (largest / 2) as i32);
+    // The kernel takes no more than it allows, and doubles that: socket(7).
+    let ask_for_most = |fd| _ = set_int_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, i32::MAX / 2);
+    if let Some(other) = unconnected_socket() {
+        // Another socket tells how much that is: this one's buffer may be larger, and would become smaller.
+        ask_for_most(other);
+        let most = send_buffer_size(other);
+        super::close(other);
+        if most > send_buffer_size(fd) {
+            ask_for_most(fd);
+        }
+    } else if send_buffer_size(fd) < 2 * OLD_WMEM_MAX {
+        // No descriptor is free.
+        ask_for_most(fd);
     }
 }
 

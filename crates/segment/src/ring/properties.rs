@@ -85,14 +85,13 @@ struct Bench {
     head: AtomicU64,
     place: Place,
     in_turn: bool,
-    limit: u64,
     fast: bool,
     queue: VecDeque<Item>,
     next: u8,
 }
 
 impl Bench {
-    fn new(capacity: usize, start: u64, in_turn: bool, limit: u64) -> Bench {
+    fn new(capacity: usize, start: u64, in_turn: bool) -> Bench {
         let at = || AtomicU64::new(start);
         let mut bench = Bench {
             // As if many laps had been written.
@@ -104,7 +103,6 @@ impl Bench {
             head: at(),
             place: Place { head: start, consumed: 0 },
             in_turn,
-            limit,
             fast: true,
             queue: VecDeque::new(),
             next: 0,
@@ -116,8 +114,8 @@ impl Bench {
     fn sender(&mut self) -> Sender<'_> {
         // SAFETY: the vector is aligned, as long as said, and outlives the sender.
         let ring = unsafe { Ring::new(self.memory.as_mut_ptr().cast(), self.memory.len() as u64 * 8) };
-        let Bench { tail, seen_head, hole, behind, head, in_turn, limit, .. } = self;
-        Sender { ring, tail, seen_head, hole, behind, head, in_turn: *in_turn, limit: *limit }
+        let Bench { tail, seen_head, hole, behind, head, in_turn, .. } = self;
+        Sender { ring, tail, seen_head, hole, behind, head, in_turn: *in_turn }
     }
 
     fn ring(&mut self) -> Ring {
@@ -163,7 +161,7 @@ impl Bench {
                     Push::Took(0) => break,
                     Push::Took(n) => taken += n,
                     Push::Full(enough) => {
-                        assert!(enough <= sender.limit, "room that there never is: {enough}");
+                        assert!(enough <= sender.ring.capacity() - RESERVE, "room that there never is: {enough}");
                         break;
                     }
                 }
@@ -270,11 +268,8 @@ impl Bench {
     fn check(&mut self) {
         let place = self.place;
         let sender = self.sender();
-        let (used, limit, ring) = (sender.used(true).unwrap(), sender.limit, sender.ring);
-        assert!(used <= ring.capacity());
-        // Marks may come beyond it, each with the rest of a lap before it.
-        let marks = self.queue.iter().filter(|it| matches!(it, Item::Mark(_))).count() as u64;
-        assert!(used <= limit + (marks + 1) * RESERVE, "{used} of {limit}");
+        assert!(sender.used(true).unwrap() <= sender.ring.capacity());
+        let ring = sender.ring;
         assert_eq!(unread(&ring, place), Ok(self.readable() as u64));
         assert!(self.queue.is_empty() || ring.published(place.head));
     }
@@ -334,11 +329,9 @@ proptest! {
         // Also where positions begin anew.
         start in prop_oneof![Just(0_u64), (0_u64..1000).prop_map(|n| POSITION_MASK + 1 - 8 * (n + 1))],
         in_turn in any::<bool>(),
-        is_limited in any::<bool>(),
         steps in prop::collection::vec(a_step(), 1..MOST_STEPS),
     ) {
-        let limit = capacity as u64 - if is_limited { capacity as u64 / 2 } else { RESERVE };
-        let mut bench = Bench::new(capacity, start, in_turn, limit);
+        let mut bench = Bench::new(capacity, start, in_turn);
         steps.into_iter().for_each(|it| bench.go(it));
     }
 }

@@ -43,8 +43,6 @@ pub struct Sender<'a> {
     /// Both ends send by turns: the reader waits for what is sent now, and the sender for the answer. In a stream the
     /// same care for the cache lines would delay what comes next.
     pub in_turn: bool,
-    /// Most bytes of the ring that data may use: see [`Ring::most`].
-    pub limit: u64,
 }
 
 /// Where the bytes of a record come from.
@@ -83,21 +81,15 @@ pub enum Push {
 }
 
 impl Ring {
-    /// Most bytes that data may use: room for marks is always kept.
-    #[inline]
-    pub fn most(&self) -> u64 {
-        self.capacity - RESERVE
-    }
-}
-
-impl Sender<'_> {
     /// Where so many bytes are free, a send of any size puts something there: see [`Sender::push`].
     pub fn enough_for_any(&self) -> u64 {
         // A record at the begin of a line, behind the rest of a lap that is too short for one.
         let around = LINE + HEADER;
-        (around + MAX_RECORD as u64).min(self.limit / 8) + around + MIN_SPLIT
+        (around + MAX_RECORD as u64).min(self.capacity / 8) + around + MIN_SPLIT
     }
+}
 
+impl Sender<'_> {
     /// Bytes in use as far as known; refreshed from the reader when `fresh`.
     ///
     /// # Errors
@@ -139,7 +131,7 @@ impl Sender<'_> {
             let pad = if want >= ALIGNED { (LINE - HEADER).wrapping_sub(offset) % LINE } else { 0 };
             let size = pad + HEADER + round8(want);
             let crosses = offset / span != (offset + size) / span;
-            if crosses && offset != 0 && lap + size <= self.limit && self.used(true)? == 0 {
+            if crosses && offset != 0 && self.used(true)? == 0 && lap < self.ring.capacity() {
                 self.put(tail, lap, |_| header(SKIP, 0));
                 continue;
             }
@@ -148,7 +140,7 @@ impl Sender<'_> {
                 free = self.free(true)?;
             }
             // A nearly full ring counts as full, unless the whole message fits.
-            let enough = size.min(self.limit / 8);
+            let enough = size.min(self.ring.capacity() / 8);
             if free < enough {
                 return Ok(Push::Full(enough));
             }
@@ -244,7 +236,7 @@ impl Sender<'_> {
     /// # Errors
     /// As [`Sender::used`].
     pub fn free(&self, fresh: bool) -> Result<u64, Fault> {
-        Ok(self.limit.saturating_sub(self.used(fresh)?))
+        Ok((self.ring.capacity() - RESERVE).saturating_sub(self.used(fresh)?))
     }
 
     /// Reserves `size` bytes at `tail`, has `fill` fill them, and publishes them with the header that it returns; takes

@@ -39,7 +39,7 @@ impl Bench {
 
     fn sender(&self, ring: Ring) -> Sender<'_> {
         let Bench { tail, seen_head, hole, behind, head, .. } = self;
-        Sender { ring, tail, seen_head, hole, behind, head, in_turn: true, limit: ring.most() }
+        Sender { ring, tail, seen_head, hole, behind, head, in_turn: true }
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<usize, Fault> {

@@ -120,8 +120,8 @@ impl Port<'_> {
         reading.whereabouts() == Whereabouts::Here
     }
 
-    /// While the sender was giving back, an image may have read some of that on the kernel path, which it did not count:
-    /// passes so much of the copy. `None` if that cannot be.
+    /// While the sender was giving back, an image may have read some of that on the kernel path, which it did not
+    /// count: passes so much of the copy. `None` if that cannot be.
     fn pass_read_while_away(&self) -> Option<()> {
         let reading = &self.end.reading;
         // A connection that is over does not tell.
@@ -258,7 +258,6 @@ impl Port<'_> {
             behind: &behind,
             head: &head,
             in_turn: false,
-            limit: ring.most(),
         };
         sender.mark(Record::Down(bells));
         ring::unread(&ring, Place { head: unread.from, consumed: 0 }).is_ok()

@@ -25,7 +25,7 @@ impl Port<'_> {
         self.channel.outgoing().sender.ended.swap(1, SeqCst);
         self.rouse_other();
         self.await_departure();
-        self.give_back_fully();
+        self.give_back_at_end();
         self.tap_end();
     }
 

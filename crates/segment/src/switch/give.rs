@@ -69,15 +69,18 @@ impl Port<'_> {
         given
     }
 
-    /// The same before this direction ends, behind which nothing can follow. This makes room, and waits for it.
+    /// The same, but waits for room.
     pub(super) fn give_back_fully(&self) {
-        let mut has_made_room = false;
         while !self.give_back_if_due() && self.connected() {
-            if core::mem::replace(&mut has_made_room, true) {
-                nap(100);
-            } else {
-                self.make_kernel_room();
-            }
+            nap(100);
+        }
+    }
+
+    /// The same before this direction ends, behind which nothing can follow: has the kernel make room first.
+    pub(super) fn give_back_at_end(&self) {
+        if !self.give_back_if_due() {
+            self.make_kernel_room();
+            self.give_back_fully();
         }
     }
 

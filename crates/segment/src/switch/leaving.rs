@@ -17,11 +17,8 @@ use crate::words::{ABSENT, ALONE, Direction, Flag, GIVING, LEAVING, LEFT, NO_MOR
 /// A sender that is about to switch its path has done so within this time, if it is neither stopped nor killed.
 const SWITCHED_WITHIN_US: u64 = 100_000;
 
-/// A reader that is about to leave its ring has left it within this time, if it is neither stopped nor killed: beside
-/// heavy load its thread waits for a processor.
-const LEFT_WITHIN_US: u64 = 1_000_000;
-/// As a rule it takes less than this, and is not worth a sleep.
-const LEFT_PROMPTLY_US: u64 = 200;
+/// A reader that is about to leave its ring has left it within this time, if it is neither stopped nor killed.
+const LEFT_WITHIN_US: u64 = 100_000;
 
 /// What has become of a ring that its reader was to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,12 +214,8 @@ impl Port<'_> {
     pub(super) fn await_departure(&self) {
         let flags = &self.channel.outgoing().flags;
         let began = ticks();
-        while flags.in_kernel.load(SeqCst) == LEAVING {
-            match ticks().wrapping_sub(began) {
-                waited if waited > micros(LEFT_WITHIN_US) => return,
-                waited if waited > micros(LEFT_PROMPTLY_US) => nap(50),
-                _ => give_way(),
-            }
+        while flags.in_kernel.load(SeqCst) == LEAVING && ticks().wrapping_sub(began) < micros(LEFT_WITHIN_US) {
+            give_way();
         }
     }
 

@@ -162,23 +162,20 @@ impl Port<'_> {
     }
 
     fn sender(&self) -> Sender<'_> {
-        let sender = self.sender_in(false);
-        Sender { limit: self.end.limit().unwrap_or(sender.limit), ..sender }
+        self.sender_in(false)
     }
 
-    /// The sender of an end that may use all of its ring.
     #[inline]
     fn sender_in(&self, in_turn: bool) -> Sender<'_> {
-        let (sending, ring) = (&self.end.sending, self.channel.outgoing_ring());
+        let sending = &self.end.sending;
         Sender {
-            ring,
+            ring: self.channel.outgoing_ring(),
             tail: &sending.tail,
             seen_head: &sending.seen_head,
             hole: &sending.hole,
             behind: &sending.behind,
             head: &self.channel.outgoing().head.head,
             in_turn,
-            limit: ring.most(),
         }
     }
 

@@ -101,7 +101,6 @@ impl Port<'_> {
         }
         if !end.was_sent_fast() {
             self.let_bells_pass();
-            self.limit_to_kernel_room();
         } else if read < position {
             // No doorbell follows that would push out what MSG_MORE may have held back.
             let _ = kernel::set_int_option(self.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);

@@ -37,14 +37,6 @@ const STANDS_STILL_US: u64 = 100_000;
 /// A wait for room looks again after half the time that it has lasted, but not before and not after these.
 const LOOK_AFTER_US: [u64; 2] = [100, 5000];
 
-/// The kernel's count of a send buffer's use includes its own structures: so much of the buffer is taken for data.
-const fn usable(buffer: u64) -> u64 {
-    buffer / 4 * 3
-}
-
-/// So much of the ring may be used with the smallest buffers, too.
-const LEAST_USE: u64 = 16 << 10;
-
 pub(super) enum Room {
     Some,
     None,
@@ -56,7 +48,7 @@ impl Port<'_> {
     /// the ring.
     pub(super) fn wait_for_room(&self, enough: u64, wanted: usize, nonblocking: bool) -> Room {
         let sender = self.sender();
-        let mut enough = enough.max((wanted as u64).min(sender.limit / 4));
+        let mut enough = enough.max((wanted as u64).min(sender.ring.capacity() / 4));
         let patience = match nonblocking {
             true if self.is_full() => 0,
             true => micros(SHORT_PATIENCE_US),
@@ -96,7 +88,7 @@ impl Port<'_> {
                 if waited > micros(WAITS_US) {
                     return Room::None;
                 }
-                enough = enough.max(sender.limit / 2);
+                enough = enough.max(sender.ring.capacity() / 2);
                 nap(((waited / ticks_per_microsecond() / 2) as u32).clamp(NAP_US[0], NAP_US[1]));
             } else if now.wrapping_sub(alone) > micros(10) {
                 give_way();
@@ -142,7 +134,7 @@ impl Port<'_> {
     /// or, once the program was refused room, if half of the ring is free. On the kernel path the kernel tells.
     pub fn offers_room(&self) -> bool {
         if !self.is_full() {
-            if !self.stays_in_ring() || self.is_free(self.sender().enough_for_any()) {
+            if !self.stays_in_ring() || self.is_free(self.sender().ring.enough_for_any()) {
                 return true;
             }
             self.begin_refusing();
@@ -171,27 +163,8 @@ impl Port<'_> {
         }
     }
 
-    /// Keeps what may lie in the ring to what the kernel can take, where the other end may be another user's: that end
-    /// may leave its ring, and a close, a shutdown or an execution of this end then waits until the kernel has all of
-    /// it, which may be never if the other one does not read.
-    ///
-    /// As a rule the kernel can take more than the ring. It cannot where the program has set SO_SNDBUF, and on a
-    /// connection that does not go over loopback and has not sent much yet, if `net.core.wmem_max` is small. One user's
-    /// own programs do not pay for this: a ring that is full sooner goes down more often.
-    pub fn limit_to_kernel_room(&self) {
-        if !self.end.is_brokered() {
-            return;
-        }
-        let most = self.channel.outgoing_ring().most();
-        let is_enough = |room: u64| usable(room) >= most;
-        let has = kernel::send_buffer_size(self.fd);
-        // The caller may just have entered a program with a seccomp filter.
-        let room = if is_enough(has) || is_quiet() { has } else { has.max(kernel::largest_send_buffer()) };
-        self.end.set_limit((!is_enough(room)).then(|| usable(room).max(LEAST_USE)));
-    }
-
     fn is_half_free(&self) -> bool {
-        self.is_free(self.sender().limit / 2)
+        self.is_free(self.sender().ring.capacity() / 2)
     }
 
     /// Whether so many bytes of the ring are free.

@@ -9,7 +9,7 @@ use crate::kernel::{self, HeldBack};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
-use crate::ring::{Fault, Push, Sender, Source};
+use crate::ring::{Fault, Push, Source};
 use crate::sync::{AcqRel, Relaxed, own};
 use crate::tap;
 use crate::vector::Cursor;
@@ -240,31 +240,23 @@ impl Port<'_> {
         None
     }
 
-    /// As `push_all`, where something is to be heeded: the direction may have to go down first, a tap wants a copy, or
-    /// only a part of the ring may be used. `None`: nothing is to be heeded after all.
+    /// As `push_all`, where something is to be heeded: the direction may have to go down first, or a tap wants a copy.
+    /// `None`: nothing is to be heeded after all.
     #[cold]
     fn push_heeding(&self, from: &mut impl Source, sent: &mut usize, nested: bool) -> Option<Result<Pushed, Fault>> {
         let down = self.reader_wants_down() || self.end.sends_by_kernel();
         if down && (self.has_sent_fin() || !nested && self.go_down(self.reason_to_go_down()) == Descent::Down) {
             return Some(Ok(Pushed::Down));
         }
-        if self.end.is_tapped() {
-            if let Some(name) = self.end.tap() {
-                if let Some(pushed) = self.push_tapped(name, from, sent) {
-                    return Some(pushed);
-                }
-            } else {
-                self.end.forget_tap(None);
-                tap::let_go();
-            }
+        if !self.end.is_tapped() {
+            return None;
         }
-        self.end.limit().map(|_| self.push_heeding_limit(from, sent))
-    }
-
-    /// As `push_all`, of an end that may have to leave a part of its ring unused.
-    pub(super) fn push_heeding_limit(&self, from: &mut impl Source, sent: &mut usize) -> Result<Pushed, Fault> {
-        let sender = self.sender_in(self.sends_in_turn());
-        self.push_by(&Sender { limit: self.end.limit().unwrap_or(sender.limit), ..sender }, from, sent)
+        let Some(name) = self.end.tap() else {
+            self.end.forget_tap(None);
+            tap::let_go();
+            return None;
+        };
+        self.push_tapped(name, from, sent)
     }
 
     /// The reason of a held connection is not noted here: the end derives it as long as it is held.
@@ -281,20 +273,10 @@ impl Port<'_> {
     /// Publishes what fits into the ring, as long as a reader looks there.
     #[inline]
     pub(super) fn push_all(&self, from: &mut impl Source, sent: &mut usize) -> Result<Pushed, Fault> {
-        self.push_by(&self.sender_in(self.sends_in_turn()), from, sent)
-    }
-
-    /// Whether this end has received something since its last send.
-    #[inline]
-    fn sends_in_turn(&self) -> bool {
         let place = self.end.reading.place.load(Relaxed);
         let in_turn = self.end.sending.read_before.load(Relaxed) != place;
         self.end.sending.read_before.store(place, Relaxed);
-        in_turn
-    }
-
-    #[inline]
-    fn push_by(&self, sender: &Sender<'_>, from: &mut impl Source, sent: &mut usize) -> Result<Pushed, Fault> {
+        let sender = self.sender_in(in_turn);
         while from.left() > 0 {
             match sender.push(from)? {
                 Push::Took(0) => return Ok(Pushed::All),

@@ -22,7 +22,7 @@ impl Port<'_> {
         // What a handler sends in the middle of another send would be copied before that.
         let _held_back = HeldBack::new();
         let (writer, head) = self.tap(name)?;
-        Some(self.push_heeding_limit(&mut Tapped { from, port: self, writer, head }, sent))
+        Some(self.push_all(&mut Tapped { from, port: self, writer, head }, sent))
     }
 
     /// Says that the direction out ends here.

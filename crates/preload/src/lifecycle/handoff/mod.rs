@@ -391,6 +391,10 @@ fn fill_parcel(
     // Otherwise other processes keep the family's table, and the new image finds the ends there, unless those are
     // killed.
     let holds = !family.has_others(family::member());
+    if holds {
+        // Another reference is that of a process which has died since this execution began.
+        images::take_back_from_dead_images(family);
+    }
     let (member, census) = (family::member(), Census::new());
     // A connection that may be lost with a doubtful image is handed over, which may take long.
     staying.inherited(!is_sure, |connection| {
