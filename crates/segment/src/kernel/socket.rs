@@ -319,7 +319,7 @@ pub fn unconnected_socket() -> Option<i32> {
     socket.ok().map(|fd| fd as i32)
 }
 
-/// What `net.core.wmem_max` was before Linux 6.16, if nobody had set it.
+/// Default of `net.core.wmem_max` in Linux 6.12 and older.
 const OLD_WMEM_MAX: u64 = 212_992;
 
 /// The socket's send buffer in bytes, the kernel's own structures included.
