@@ -109,6 +109,13 @@ impl Stage {
         self.path(name)
     }
 
+    /// The C program `name` of `tests/fixtures`, compiled into the folder of this stage.
+    pub fn compiled(&self, name: &str) -> String {
+        let program = self.path(name);
+        compile(&format!("{name}.c"), &program, &["-std=gnu11", "-pthread"]);
+        program.into_os_string().into_string().expect("a plain path")
+    }
+
     /// A command under Underpass.
     pub fn command<I: AsRef<OsStr>>(&self, program: &str, arguments: impl IntoIterator<Item = I>) -> Command {
         self.tuned(program, arguments, &[])

@@ -549,6 +549,13 @@ fn an_image_with_capabilities_finds_plain_tcp() {
     scene.finish();
 }
 
+/// The stage beside other programs, with the fixture `name` compiled there.
+fn with_program(name: &str) -> Option<(Stage, String)> {
+    let stage = Stage::beside_others(&["cc"])?;
+    let program = stage.compiled(name);
+    Some((stage, program))
+}
+
 /// Images that make no call on their only connection hand it on. A connection that no process has used yet goes fast in
 /// the last of them. Fails if `has_any`, which finds out that it is a connection and makes the table of ends for it,
 /// comes behind the question whether there is a table.
@@ -557,12 +564,9 @@ fn images_that_use_nothing_hand_all_on() {
     if is_kernel_only() {
         return skip("there is no library to be handed over");
     }
-    let Some(stage) = Stage::beside_others(&["cc"]) else { return };
-    let path = stage.path("untouched");
-    compile("untouched.c", &path, &["-std=gnu11"]);
-    let program = path.to_str().expect("a plain path");
+    let Some((stage, program)) = with_program("untouched") else { return };
     for (state, images) in each(&["new", "used"], &["1", "2", "5"]) {
-        let said = stage.output(stage.tuned(program, [state, images], AT_ONCE));
+        let said = stage.output(stage.tuned(&program, [state, images], AT_ONCE));
         let by_kernel: u64 = said.trim().parse().expect("a count of bytes");
         assert!(by_kernel < 50_000, "{state} {images}: the kernel carried {by_kernel} bytes");
     }
@@ -572,14 +576,11 @@ fn images_that_use_nothing_hand_all_on() {
 /// Threads that execute programs do not wait for each other, and what a killed child had is not missing.
 #[test]
 fn executions_do_not_depend_on_what_goes_on_beside() {
-    let Some(stage) = Stage::beside_others(&["cc"]) else { return };
-    let path = stage.path("crowded_exec");
-    compile("crowded_exec.c", &path, &["-std=gnu11", "-pthread"]);
-    let program = path.to_str().expect("a plain path");
+    let Some((stage, program)) = with_program("crowded_exec") else { return };
     for beside in ["threads", "failing", "child", "spawned"] {
         for settings in [&[][..], AT_ONCE] {
             let rounds = (0..10).map(|_| {
-                let said = stage.output(stage.tuned(program, [beside], settings));
+                let said = stage.output(stage.tuned(&program, [beside], settings));
                 said.trim().parse::<u64>().expect("a time in ms")
             });
             // Before executions took turns, this took 21,000 ms in nearly each round.
@@ -595,12 +596,9 @@ fn executions_do_not_depend_on_what_goes_on_beside() {
 /// `images::take_back_from_dead_images`, 13 of 600 are reset.
 #[test]
 fn executions_beside_a_dying_image_lose_nothing() {
-    let Some(stage) = Stage::beside_others(&["cc"]) else { return };
-    let path = stage.path("crowded_exec");
-    compile("crowded_exec.c", &path, &["-std=gnu11", "-pthread"]);
-    let program = path.to_str().expect("a plain path");
+    let Some((stage, program)) = with_program("crowded_exec") else { return };
     for _ in 0..10 {
-        let plays: Vec<_> = (0..12).map(|_| stage.start(stage.tuned(program, ["spawned"], AT_ONCE))).collect();
+        let plays: Vec<_> = (0..12).map(|_| stage.start(stage.tuned(&program, ["spawned"], AT_ONCE))).collect();
         plays.into_iter().for_each(|play| _ = play.succeed(Duration::from_secs(60)));
     }
     stage.finish();
@@ -609,11 +607,9 @@ fn executions_beside_a_dying_image_lose_nothing() {
 /// A sender that ends does not wait for a reader that has left its ring and reads late: the kernel takes the rest.
 #[test]
 fn the_end_of_a_sender_does_not_wait_for_a_reader_that_has_left() {
-    let Some(stage) = Stage::beside_others(&["cc"]) else { return };
-    let path = stage.path("absent");
-    compile("absent.c", &path, &["-std=gnu11"]);
+    let Some((stage, program)) = with_program("absent") else { return };
     for way in ["close", "shutdown", "execute"] {
-        let said = stage.output(stage.tuned(path.to_str().expect("a plain path"), [way], &[]));
+        let said = stage.output(stage.tuned(&program, [way], &[]));
         // More than kernel TCP takes with such buffers: so the ring has some of it.
         let least = if is_kernel_only() { 100_000 } else { 210_000 };
         assert!(said.trim().parse::<u64>().is_ok_and(|total| total > least), "{way}: {said}");

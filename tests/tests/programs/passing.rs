@@ -1,15 +1,13 @@
 //! Sockets that are passed over a Unix socket, and images and processes that end beside that: no connection fails, and
 //! nobody waits.
 
-use std::path::PathBuf;
 use underpass_tests::library::AT_ONCE;
-use underpass_tests::stage::{Stage, compile, fixture};
+use underpass_tests::stage::{Stage, fixture};
 
 /// A stage with a C program.
-fn with_program(name: &str) -> Option<(Stage, PathBuf)> {
+fn with_program(name: &str) -> Option<(Stage, String)> {
     let stage = Stage::with(&["cc"])?;
-    let program = stage.path(name);
-    compile(&format!("{name}.c"), &program, &["-std=gnu11", "-pthread"]);
+    let program = stage.compiled(name);
     Some((stage, program))
 }
 
@@ -19,7 +17,7 @@ fn with_program(name: &str) -> Option<(Stage, PathBuf)> {
 fn a_worker_gets_what_is_passed_beside_processes_that_end() {
     let Some((stage, program)) = with_program("prefork") else { return };
     for bystanders in ["programs", "children"] {
-        let said = stage.output(stage.tuned(program.to_str().unwrap(), [bystanders, "150"], AT_ONCE));
+        let said = stage.output(stage.tuned(&program, [bystanders, "150"], AT_ONCE));
         assert_eq!(said.lines().last(), Some("0"), "{bystanders}: {said}");
     }
     stage.run.assert_fast("prefork");
@@ -45,7 +43,7 @@ fn what_is_only_peeked_at_is_still_awaited() {
 #[test]
 fn an_image_that_is_killed_on_its_way_delays_no_exit() {
     let Some((stage, program)) = with_program("killed") else { return };
-    let said = stage.output(stage.tuned(program.to_str().unwrap(), ["4"], AT_ONCE));
+    let said = stage.output(stage.tuned(&program, ["4"], AT_ONCE));
     let slowest: u64 = said.trim().parse().expect("a time in ms");
     assert!(slowest < 1500, "an exit took {slowest} ms");
     stage.run.assert_fast("killed");
@@ -58,7 +56,7 @@ fn an_image_that_is_killed_on_its_way_delays_no_exit() {
 #[test]
 fn a_connection_hops_between_threads_beside_images_that_are_killed() {
     let Some((stage, program)) = with_program("hops") else { return };
-    let said = stage.output(stage.tuned(program.to_str().unwrap(), ["5"], AT_ONCE));
+    let said = stage.output(stage.tuned(&program, ["5"], AT_ONCE));
     assert_eq!(said.lines().last(), Some("0"), "{said}");
     stage.run.assert_fast("hops");
     stage.finish();

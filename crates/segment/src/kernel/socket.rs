@@ -322,24 +322,20 @@ pub fn unconnected_socket() -> Option<i32> {
 /// Default of `net.core.wmem_max` in Linux 6.12 and older.
 const OLD_WMEM_MAX: u64 = 212_992;
 
-/// The socket's send buffer in bytes, the kernel's own structures included.
-fn send_buffer_size(fd: i32) -> u64 {
-    int_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).map_or(0, |size| size.max(0) as u64)
-}
-
 /// Gives the socket the largest send buffer that a program may ask for (`net.core.wmem_max`), unless it has more.
 pub fn enlarge_send_buffer(fd: i32) {
     // The kernel takes no more than it allows, and doubles that: socket(7).
     let ask_for_most = |fd| _ = set_int_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, i32::MAX / 2);
+    let size = |fd| send_buffer(fd).map_or(0, |(size, _)| size);
     if let Some(other) = unconnected_socket() {
         // Another socket tells how much that is: this one's buffer may be larger, and would become smaller.
         ask_for_most(other);
-        let most = send_buffer_size(other);
+        let most = size(other);
         super::close(other);
-        if most > send_buffer_size(fd) {
+        if most > size(fd) {
             ask_for_most(fd);
         }
-    } else if send_buffer_size(fd) < 2 * OLD_WMEM_MAX {
+    } else if size(fd) < 2 * OLD_WMEM_MAX {
         // No descriptor is free.
         ask_for_most(fd);
     }
