@@ -59,6 +59,9 @@ laid_out! {
         pub(crate) copied: AtomicU8,
         /// Bytes that were unread in the ring when this end last went away.
         pub(crate) left: AtomicU64,
+        /// [`Reading::kernel_position`] when this end last went away. What an image reads on the kernel path while the
+        /// sender gives back may be counted there, or not.
+        pub(crate) away_at: AtomicU64,
         /// Where in the kernel stream all is given back that this end has left in its ring for good; 0: it has left
         /// nothing, or has read up to there.
         pub(crate) given_at: AtomicU64,

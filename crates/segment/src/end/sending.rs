@@ -67,6 +67,8 @@ laid_out! {
         pub outran: AtomicU32,
         /// 1: the program waits only for room on the connection. A send that has begun is not refused room in the ring.
         pub only_sends: AtomicU32,
+        /// 1: the reader was awaited in vain when it was about to leave its ring, and is still about to.
+        pub reader_is_late: AtomicU32,
     }
 }
 

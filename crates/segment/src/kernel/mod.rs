@@ -83,6 +83,27 @@ mod tests {
         assert_eq!(sender_acked_when_passive(&server), 0);
     }
 
+    /// As much as any socket may have, and not less than it had: `SO_SNDBUFFORCE` may have given it more.
+    #[test]
+    fn a_send_buffer_only_grows() {
+        let size = |fd| send_buffer(fd).unwrap().0;
+        let (small, _others) = pair("127.0.0.1");
+        let small = small.as_raw_fd();
+        set_int_option(small, libc::SOL_SOCKET, libc::SO_SNDBUF, 8192).unwrap();
+        enlarge_send_buffer(small);
+        let most = size(small);
+        assert!(most >= 2 * 16384, "{most}");
+        let (large, _others) = pair("127.0.0.1");
+        let large = large.as_raw_fd();
+        set_int_option(large, libc::SOL_SOCKET, libc::SO_SNDBUF, i32::MAX / 2).unwrap();
+        assert_eq!(size(large), most, "no program gets more");
+        // Where this process may not force it, there is no larger buffer to keep.
+        let _ = set_int_option(large, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, i32::MAX / 4);
+        let before = size(large);
+        enlarge_send_buffer(large);
+        assert_eq!(size(large), before);
+    }
+
     fn sender_acked_when_passive(server: &TcpStream) -> u64 {
         counters(server.as_raw_fd()).unwrap().acked
     }

@@ -218,7 +218,7 @@ fn can_send(fd: i32) -> bool {
 }
 
 /// The size of the send buffer and what of it is used.
-fn send_buffer(fd: i32) -> Option<(u64, u64)> {
+pub(super) fn send_buffer(fd: i32) -> Option<(u64, u64)> {
     // SK_MEMINFO_SNDBUF and SK_MEMINFO_WMEM_QUEUED.
     const SNDBUF: usize = 3;
     const QUEUED: usize = 5;

@@ -66,6 +66,7 @@ impl Port<'_> {
             reading.set_whereabouts(if from_ring { Whereabouts::AwayFromRing } else { Whereabouts::AwayFromKernel });
             let left = self.left_behind();
             reading.left.store(left, Relaxed);
+            reading.away_at.store(self.kernel_position(), Relaxed);
             (Departure::Gone, left)
         });
         if departure == Departure::Gone {
@@ -88,6 +89,15 @@ impl Port<'_> {
         }
     }
 
+    /// This end is away. Where in the kernel stream that begins which the sender gives back: behind what comes before
+    /// the ring.
+    pub(super) fn given_from(&self) -> u64 {
+        match self.front_from(self.place().head) {
+            Ok((_, Record::Up(position))) => position,
+            _ => self.end.reading.away_at.load(Relaxed),
+        }
+    }
+
     /// Bytes that were unread in the ring when this end went [away](Port::go_away).
     pub fn left_behind(&self) -> u64 {
         let (ring, mut place) = (self.incoming(), self.place());
@@ -100,8 +110,9 @@ impl Port<'_> {
     /// How many bytes the kernel will have received behind those that this end has read once what was unread, when this
     /// end went [away](Port::go_away), is given back; 0 if nothing was.
     pub fn until_given(&self) -> u64 {
+        let from = if self.end.is_away() { self.end.reading.away_at.load(Relaxed) } else { self.kernel_position() };
         let before = match self.front_from(self.place().head) {
-            Ok((_, Record::Up(position))) => position.saturating_sub(self.kernel_position()),
+            Ok((_, Record::Up(position))) => position.saturating_sub(from),
             _ => 0,
         };
         let unread = self.left_behind();
@@ -249,7 +260,7 @@ impl End {
     /// Whether the kernel has received `left_behind` bytes since the reader of socket `fd` went away, so that the
     /// sender has given them back.
     fn was_given(&self, fd: i32, left_behind: u64) -> bool {
-        let position = self.reading.kernel_position();
+        let position = self.reading.away_at.load(Relaxed);
         let Ok(counters) = kernel::counters(fd) else { return false };
         // The other end's FIN counts as a byte, and nothing tells whether it has come where the connection is over.
         let ended = kernel::has_fin(counters.state) || counters.state == kernel::CLOSED;

@@ -101,16 +101,16 @@ impl Port<'_> {
         })
     }
 
-    /// The same for an end that was away. If it read the kernel path before, what was given back is passed once it
-    /// comes to the ring.
+    /// The same for an end that was away. If it reads the kernel path before the ring, what was given back is passed
+    /// once it comes to the ring.
     fn come_back_to_copy(&self, unread: Unread, had_all: bool) -> bool {
         let reading = &self.end.reading;
         // The sender that was giving back is gone.
         self.channel.incoming().flags.waiting.store(AWAY, Relaxed);
-        let is_in_ring = reading.whereabouts() == Whereabouts::AwayFromRing;
-        if is_in_ring && self.pass_read_while_away().is_none() {
+        if self.pass_read_while_away().is_none() {
             return false;
         }
+        let is_in_ring = reading.whereabouts() == Whereabouts::AwayFromRing;
         let given_first = if is_in_ring { 0 } else { GIVEN_FIRST };
         reading.copied.store(given_first | if had_all { HAD_ALL } else { 0 }, Relaxed);
         if is_in_ring && self.pass_given(self.place()).is_none() || !self.end_copy(unread) {
@@ -120,21 +120,26 @@ impl Port<'_> {
         reading.whereabouts() == Whereabouts::Here
     }
 
-    /// While the sender was giving back, an image may have read some of that on the kernel path, which it did not
-    /// count: passes so much of the copy. `None` if that cannot be.
+    /// While the sender was giving back, an image may have read on the kernel path what comes before the ring, and some
+    /// of what was given back. This passes so much of the copy. `None` if that cannot be.
     fn pass_read_while_away(&self) -> Option<()> {
         let reading = &self.end.reading;
-        // A connection that is over does not tell.
+        // A connection that is over does not tell how much was read. `read_on` looks whether something was.
         let Some((position, _)) = self.read_position() else { return Some(()) };
-        let read = position.checked_sub(self.kernel_position())?;
-        let mut passed = Cursor::discarding(usize::try_from(read).ok()?);
-        let (place, n) = copy_past_marks(&self.incoming(), self.place(), &mut passed).ok()?;
-        if n as u64 != read {
-            return None;
+        let given_from = self.given_from();
+        let is_in_ring = reading.whereabouts() == Whereabouts::AwayFromRing || position > given_from;
+        if is_in_ring && self.left_behind() > 0 {
+            let given = usize::try_from(position.checked_sub(given_from)?).ok()?;
+            // It may have read more than was in the ring: behind that the stream goes on in the kernel.
+            let place = copy_past_marks(&self.incoming(), self.place(), &mut Cursor::discarding(given)).ok()?.0;
+            if reading.whereabouts() == Whereabouts::AwayFromKernel {
+                self.begin_counting_bells();
+                reading.set_whereabouts(Whereabouts::AwayFromRing);
+            }
+            reading.place.store(place.pack(), Relaxed);
+            self.channel.incoming().head.head.store(place.head, Release);
         }
-        reading.kernel.fetch_add(read, Relaxed);
-        reading.place.store(place.pack(), Relaxed);
-        self.channel.incoming().head.head.store(place.head, Release);
+        reading.kernel.store(position.wrapping_sub(reading.all_bells.load(Relaxed)), Relaxed);
         Some(())
     }
 

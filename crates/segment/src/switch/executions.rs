@@ -227,6 +227,58 @@ fn an_image_does_not_await_what_an_image_before_it_has_read() {
     assert!(receive_all(port) == (left[1000..].to_vec(), Ok(0)));
 }
 
+/// The same for a reader that was on the kernel path, with more there before the ring. The first image reads some of
+/// that, all of it, or some of what was given back too, through the library or not. Fails if
+/// `Port::pass_read_while_away` takes what comes before the ring for what was given back, or goes by what was counted.
+#[test]
+fn an_image_goes_on_where_an_image_before_it_has_stopped() {
+    for (read, counted) in [(0, false), (1000, false), (1000, true), (5000, false), (5500, false), (5500, true)] {
+        let it = Ends::joined(false);
+        let early: Vec<u8> = (0..5000u32).map(|n| (n * 5 / 3) as u8).collect();
+        let by_kernel = |bytes: &[u8]| assert_eq!(kernel::send(it.port(0).fd, bytes), Ok(bytes.len()));
+        by_kernel(&early);
+        it.port(1).channel.incoming().flags.waiting.store(0, Relaxed);
+        assert!(it.port(0).can_wake());
+        let left: Vec<u8> = (0..20_000u32).map(|n| (n * 7 / 3) as u8).collect();
+        for piece in left.chunks(4500) {
+            assert_eq!(it.send(piece), Ok(piece.len()));
+        }
+        let all = [early, left.clone()].concat();
+        let read_some = |mut reader: Port<'static>| {
+            reader.channel.incoming().flags.waiting.fetch_or(GIVING, SeqCst);
+            by_kernel(&left[..3000]);
+            let mut got = vec![0u8; read];
+            if counted {
+                let vector = libc::iovec { iov_base: got.as_mut_ptr().cast(), iov_len: got.len() };
+                // SAFETY: one buffer, writable.
+                assert_eq!(reader.receive(unsafe { Cursor::new(&vector, 1) }, libc::MSG_WAITALL), Ok(read));
+            } else {
+                (&it.sockets[1]).read_exact(&mut got).unwrap();
+            }
+            assert!(got == all[..read]);
+        };
+        let (port, goes_on) = it.reader_in_copy_after(read_some, || it.sockets[0].shutdown(Shutdown::Write).unwrap());
+        assert!(goes_on, "{read} {counted}");
+        assert!(receive_all(port) == (all[read..].to_vec(), Ok(0)), "{read} {counted}");
+    }
+}
+
+/// The first image has read all that was given back when a reset ends the connection, whose kernel does not tell that.
+/// Fails if `Port::read_on` does not look whether something was read: the second image would read the same again.
+#[test]
+fn an_image_repeats_nothing_where_the_kernel_does_not_tell() {
+    let (it, left) = some_left_unread();
+    let sender = it.port(0);
+    let read_some = |reader: Port<'static>| {
+        reader.channel.incoming().flags.waiting.fetch_or(GIVING, SeqCst);
+        assert_eq!(kernel::send(sender.fd, &left[..3000]), Ok(3000));
+        let mut got = [0u8; 3000];
+        (&it.sockets[1]).read_exact(&mut got).unwrap();
+    };
+    let (_, goes_on) = it.reader_in_copy_after(read_some, || kernel::reset(sender.fd));
+    assert!(!goes_on);
+}
+
 /// The sender was killed with the doorbell unread that the reader rang when it went away, so its kernel has reset the
 /// connection. On kernel TCP the stream would have ended, unless something was unread that the reader had sent. Fails
 /// if `Port::is_reset_by_bell` does not tell the two apart, and if a connection that is over counts as one that others

@@ -210,13 +210,15 @@ impl Port<'_> {
     }
 
     /// The sender has found that the reader is absent: waits until the reader's thread has come out of
-    /// `leave_beside_switch`, where it may take that back.
+    /// `leave_beside_switch`, where it may take that back. A reader that stays there is awaited once.
     pub(super) fn await_departure(&self) {
-        let flags = &self.channel.outgoing().flags;
+        let late = &self.end.sending.reader_is_late;
+        let is_leaving = || self.channel.outgoing().flags.in_kernel.load(SeqCst) == LEAVING;
         let began = ticks();
-        while flags.in_kernel.load(SeqCst) == LEAVING && ticks().wrapping_sub(began) < micros(LEFT_WITHIN_US) {
+        while is_leaving() && late.load(Relaxed) == 0 && ticks().wrapping_sub(began) < micros(LEFT_WITHIN_US) {
             give_way();
         }
+        late.store(is_leaving().into(), Relaxed);
     }
 
     /// Whether the sender can put on the kernel path what is unread: it has not gone down behind that, and does not end

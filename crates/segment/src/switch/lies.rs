@@ -3,14 +3,15 @@
 #![allow(unsafe_code, reason = "lays ends and buffers out as the library has them")]
 
 use super::leaving::Leave;
-use super::{Departure, LeftRing, Port, Ready, Recipient, Sleep, Waiting};
+use super::{Departure, LeftRing, Port, Ready, Recipient, Sleep, Waiting, micros};
 use crate::channel::{Pool, Shape, Side};
+use crate::clock::ticks;
 use crate::end::{End, Stage};
 use crate::kernel;
 use crate::raw::Answer;
 use crate::reason::Reason;
 use crate::ring::{Place, Record};
-use crate::sync::Relaxed;
+use crate::sync::{Relaxed, SeqCst};
 use crate::vector::Cursor;
 use crate::words::{ALONE, DOZING, LEAVING, LEFT, RECEIVING, RINGING};
 use std::io::Read;
@@ -453,5 +454,45 @@ fn a_reader_that_lies_about_giving_ends_the_connection() {
         it.port(0).give_back_if_due();
         assert_eq!((it.ends[0].stage(), it.ends[0].reason()), (Stage::Broken, Reason::PeerFault));
         assert!(began.elapsed() < within, "{giver:x}");
+    }
+}
+
+/// A reader stays where it says that it is about to leave: it is awaited once, not with each call on the connection.
+#[test]
+fn a_reader_that_never_leaves_is_awaited_once() {
+    let (it, left) = some_left_unread();
+    let (sender, reader) = (it.port(0), it.port(1));
+    assert_eq!(reader.leave(Leave::IfGivenBack, u64::MAX), LeftRing::Unread);
+    reader.channel.incoming().flags.in_kernel.store(crate::words::LEAVING, SeqCst);
+    sender.await_departure();
+    let began = Instant::now();
+    for _ in 0..100 {
+        sender.await_departure();
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "100 times 100 ms");
+    assert!(sender.give_back_if_due());
+    it.assert_kernel_has(&left);
+    reader.channel.incoming().flags.in_kernel.store(0, SeqCst);
+    sender.await_departure();
+    assert_eq!(it.ends[0].sending.reader_is_late.load(Relaxed), 0, "the next time it is awaited again");
+}
+
+/// Until when a reader may be inside a receive. One that has sent its FIN and takes no doorbells says nothing more: it
+/// is held for a liar sooner, but not before its thread can have got a processor beside heavy load.
+#[test]
+fn a_reader_that_tells_nothing_more_has_less_time() {
+    for silent in [false, true] {
+        let it = Ends::joined(true);
+        let (sender, reader) = (it.port(0), it.port(1));
+        it.sockets[1].shutdown(std::net::Shutdown::Write).unwrap();
+        while kernel::poll_now(sender.fd, libc::POLLRDHUP) & libc::POLLRDHUP == 0 {
+            thread::yield_now();
+        }
+        if silent {
+            reader.refuse_bells();
+        }
+        let is_stuck_after = |ms: u64| sender.is_stuck(ticks().wrapping_sub(micros(ms * 1000)), 5_000_000);
+        assert!(!is_stuck_after(0) && is_stuck_after(5001), "{silent}");
+        assert_eq!(is_stuck_after(3000), silent);
     }
 }

@@ -85,13 +85,19 @@ impl Port<'_> {
         if self.is_given_first() {
             head = self.pass_given_first(head);
         }
-        reading.bells_before_up.store(reading.all_bells.load(Relaxed), Relaxed);
+        self.begin_counting_bells();
         reading.fast.store(1, Relaxed);
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         self.channel.incoming().head.head.store(head, Release);
         self.count_bells(bells);
         reading.kept_from.store(reading.all_bells.load(Relaxed), Relaxed);
         self.end.note_received_fast();
+    }
+
+    /// Passes a mark of going up: the mark of going down says how many doorbells come from here on.
+    pub(super) fn begin_counting_bells(&self) {
+        let reading = &self.end.reading;
+        reading.bells_before_up.store(reading.all_bells.load(Relaxed), Relaxed);
     }
 
     /// Passes the mark of going down at `head`, unless the sender has taken it back: `bells` doorbells come before the

@@ -43,7 +43,10 @@ impl Port<'_> {
         let (reading, words) = (&self.end.reading, self.channel.incoming());
         let ring = self.incoming();
         let place = match self.front_from(self.place().head).ok()? {
-            (at, mark @ Record::Up(_)) => Place { head: ring.behind(at, mark), consumed: 0 },
+            (at, mark @ Record::Up(_)) => {
+                self.begin_counting_bells();
+                Place { head: ring.behind(at, mark), consumed: 0 }
+            }
             _ => self.place(),
         };
         let given = usize::try_from(self.given_while_away()?).ok()?;
@@ -66,22 +69,23 @@ impl Port<'_> {
     /// Bytes that the sender, which has sent its FIN, gave back while this end was away. `None` if the kernel does not
     /// tell.
     fn given_while_away(&self) -> Option<u64> {
-        let before = match self.front_from(self.place().head) {
-            Ok((_, Record::Up(position))) => position,
-            _ => self.kernel_position(),
-        };
         let counters = kernel::counters(self.fd).ok().filter(|it| kernel::has_fin(it.state))?;
         // The FIN counts as a byte.
-        counters.received.checked_sub(before.checked_add(1)?)
+        counters.received.checked_sub(self.given_from().checked_add(1)?)
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    #![allow(unsafe_code, reason = "lays a buffer out as the library has it")]
+
     use super::super::Departure;
     use super::super::lies::{Ends, some_left_unread};
     use crate::kernel;
+    use crate::reason::Reason;
+    use crate::ring::Record;
     use crate::sync::Relaxed;
+    use crate::vector::Cursor;
     use crate::words::GIVING;
     use std::io::Read;
     use std::net::Shutdown;
@@ -116,6 +120,59 @@ mod tests {
             given_in_part(&it, &left, given);
             it.assert_receives(&left[given..]);
         }
+    }
+
+    /// The first image receives through the library, which counts what it takes. Fails if `Port::given_while_away` goes
+    /// by that count: what was given would be read twice.
+    #[test]
+    fn what_was_given_and_counted_is_not_read_again() {
+        let (it, left) = some_left_unread();
+        let (sender, mut reader) = (it.port(0), it.port(1));
+        assert_eq!(reader.go_away(|| true), Departure::Gone);
+        reader.channel.incoming().flags.waiting.fetch_or(GIVING, Relaxed);
+        assert_eq!(kernel::send(sender.fd, &left[..3000]), Ok(3000));
+        it.sockets[0].shutdown(Shutdown::Write).unwrap();
+        let mut got = vec![0; 3000];
+        let vector = libc::iovec { iov_base: got.as_mut_ptr().cast(), iov_len: got.len() };
+        // SAFETY: one buffer, writable.
+        assert_eq!(reader.receive(unsafe { Cursor::new(&vector, 1) }, libc::MSG_WAITALL), Ok(3000));
+        assert!(got == left[..3000]);
+        while !reader.has_ended() {
+            std::thread::yield_now();
+        }
+        reader.return_to_ring();
+        it.assert_receives(&left[3000..]);
+    }
+
+    /// There were doorbells before the sender went down, and none since it is up again. Fails if what the mark of going
+    /// down says is compared with all of them: they would be taken for data.
+    #[test]
+    fn doorbells_of_earlier_times_are_no_data() {
+        let it = Ends::joined(true);
+        let (sender, reader) = (it.port(0), it.port(1));
+        assert!(sender.announce_bell());
+        assert_eq!(kernel::send_bell(sender.fd), Ok(1));
+        assert_eq!(it.send(b"x"), Ok(1));
+        it.assert_receives(b"x");
+        sender.go_down_for_now(Reason::Unsupported, false);
+        reader.pass_due_marks();
+        assert!(!reader.receives_fast() && it.ends[1].reading.all_bells.load(Relaxed) > 0);
+        assert_eq!(kernel::send(sender.fd, b"early"), Ok(5));
+        reader.channel.incoming().flags.waiting.store(0, Relaxed);
+        assert!(sender.can_wake());
+        assert_eq!(it.send(b"in the ring"), Ok(11));
+        assert_eq!(reader.go_away(|| true), Departure::Gone);
+        sender.sender().mark(Record::Down(sender.bells_since_up()));
+        reader.channel.incoming().flags.waiting.fetch_or(GIVING, Relaxed);
+        it.sockets[0].shutdown(Shutdown::Write).unwrap();
+        (&it.sockets[1]).read_exact(&mut [0; 5]).unwrap();
+        while !reader.has_ended() {
+            std::thread::yield_now();
+        }
+        reader.return_to_ring();
+        it.assert_receives(b"in the ring");
+        reader.pass_due_marks();
+        assert_eq!(reader.unread(), 0);
     }
 
     #[test]
