@@ -94,18 +94,23 @@ impl Yard {
     pub fn assert_fast_echo(&self, what: &str, server: &Place<'_>, client: &Place<'_>) {
         let ends = [server, client];
         let fast = || ends.map(|it| it.user.run.fast(None).connections);
-        let (port, before) = (free_port(), fast());
+        let port = free_port();
         let _serving = self.serve(server, "serve", port, &[]);
-        let asking = self.start(client, &format!("ask {port} {CONNECTIONS} 3000"));
-        assert_eq!(asking.succeed(Duration::from_secs(60)), DONE, "{what}");
-        // The server tells of a connection when it has closed it.
-        let all = before.map(|it| it + CONNECTIONS);
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !is_kernel_only() && fast() != all && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let is_fast = || {
+            let all = fast().map(|it| it + CONNECTIONS);
+            let asking = self.start(client, &format!("ask {port} {CONNECTIONS} 3000"));
+            assert_eq!(asking.succeed(Duration::from_secs(60)), DONE, "{what}");
+            // The server tells of a connection when it has closed it.
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while !is_kernel_only() && fast() != all && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            is_kernel_only() || fast() == all
+        };
+        // Beside heavy load a conversation may be over before the broker has answered both ends.
+        let was_fast = (0..3).any(|_| is_fast());
         let tables = ends.map(|it| it.user.run.table());
-        assert!(is_kernel_only() || fast() == all, "{what}: {tables:#?}\n{}", self.broker.said());
+        assert!(was_fast, "{what}: {tables:#?}\n{}", self.broker.said());
     }
 }
 

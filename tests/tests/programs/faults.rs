@@ -202,8 +202,10 @@ fn the_last_descriptor_is_the_programs() {
 #[test]
 fn without_a_descriptor_to_ask_by_the_reason_says_so() {
     let Some(stage) = Stage::with(&["cc", "prlimit"]) else { return };
-    // Standard input and output, and the connection.
-    echo(&stage, (&[], ""), (&["prlimit", "--nofile=4"], "ask PORT 1 100"));
+    // Standard input and output, and the connection. What another test leaks to its programs at this moment takes no
+    // place.
+    let limited = ["sh", "-c", "exec \"$@\" 3>&- 4>&- 5>&- 6>&-", "sh", "prlimit", "--nofile=4"];
+    echo(&stage, (&[], ""), (&limited, "ask PORT 1 100"));
     stage.run.assert_not_fast();
     let reasons = || stage.run.processes().into_iter().flat_map(|process| process.reasons);
     assert!(is_kernel_only() || reasons().any(|(it, _)| it == Reason::NoDescriptor), "{}", stage.run.table());
