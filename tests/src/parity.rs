@@ -62,16 +62,17 @@ pub fn check(family: &str, flavour: Flavour) {
             continue;
         }
         let kernel = play(&program, &scenario, None);
-        if kernel.hangs || !kernel.lines.iter().any(|line| line == "A end") {
+        if !kernel.ends() {
             let _ =
                 writeln!(report, "{family}/{scenario} does not even end on the kernel:\n{}", kernel.lines.join("\n"));
             continue;
         }
+        let mut kernel = vec![kernel.lines];
         let name = format!("{family}/{scenario}");
         let known = KNOWN.iter().any(|(it, _)| *it == name);
         let mut agrees = true;
         for mode in &modes {
-            let judge = || difference(&program, &scenario, mode, stays_on_kernel, &kernel);
+            let mut judge = || difference(&program, &scenario, mode, stays_on_kernel, &mut kernel);
             // When to go up is a policy: a scenario of few calls may be over before both ends have met.
             let is_slow = |it: &Option<Trouble>| it.as_ref().is_some_and(|it| it.text.starts_with(NOT_FAST));
             let mut judged = judge();
@@ -107,12 +108,23 @@ struct Trouble {
     hangs: bool,
 }
 
-fn difference(program: &Path, scenario: &str, mode: &Mode, stays_on_kernel: bool, kernel: &Played) -> Option<Trouble> {
+/// `kernel`: what was said on kernel TCP. That may depend on timing too, beside heavy load: so where the library differs,
+/// the kernel is asked once more.
+fn difference(
+    program: &Path,
+    scenario: &str,
+    mode: &Mode,
+    stays_on_kernel: bool,
+    kernel: &mut Vec<Vec<String>>,
+) -> Option<Trouble> {
     let run = Run::new();
     let played = play(program, scenario, Some((&run, mode)));
     let mut text = String::new();
-    if played.lines != kernel.lines {
-        text = first_difference(&kernel.lines, &played.lines);
+    if !kernel.contains(&played.lines) {
+        kernel.extend(Some(play(program, scenario, None)).filter(Played::ends).map(|it| it.lines));
+    }
+    if !kernel.contains(&played.lines) {
+        text = first_difference(&kernel[0], &played.lines);
     } else if mode.is_fast() && !stays_on_kernel && !library::is_kernel_only() && run.fast(None).bytes == 0 {
         text = format!("{NOT_FAST}\n{}", run.table());
     }
@@ -126,6 +138,13 @@ struct Played {
     lines: Vec<String>,
     hangs: bool,
     where_it_was: String,
+}
+
+impl Played {
+    /// Whether the scenario came to its end.
+    fn ends(&self) -> bool {
+        !self.hangs && self.lines.iter().any(|line| line == "A end")
+    }
 }
 
 fn play(program: &Path, scenario: &str, under: Option<(&Run, &Mode)>) -> Played {
