@@ -124,8 +124,9 @@ impl Port<'_> {
     /// of what was given back. This passes so much of the copy. `None` if that cannot be.
     fn pass_read_while_away(&self) -> Option<()> {
         let reading = &self.end.reading;
-        // A connection that is over does not tell how much was read. `read_on` looks whether something was.
-        let Some((position, _)) = self.read_position() else { return Some(()) };
+        // A connection that is over does not tell how much was read: `read_on` looks whether something was that is not
+        // counted.
+        let position = self.read_position().map_or_else(|| self.kernel_position(), |it| it.0);
         let given_from = self.given_from();
         let is_in_ring = reading.whereabouts() == Whereabouts::AwayFromRing || position > given_from;
         if is_in_ring && self.left_behind() > 0 {

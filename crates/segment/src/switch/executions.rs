@@ -263,20 +263,32 @@ fn an_image_goes_on_where_an_image_before_it_has_stopped() {
     }
 }
 
-/// The first image has read all that was given back when a reset ends the connection, whose kernel does not tell that.
-/// Fails if `Port::read_on` does not look whether something was read: the second image would read the same again.
+/// The first image has read some of what was given back, through the library or not, when a reset ends the connection,
+/// whose kernel does not tell that. Fails if `Port::read_on` does not look whether something was read that is not
+/// counted, or if `Port::pass_read_while_away` does not pass what is: the second image would read the same again.
 #[test]
 fn an_image_repeats_nothing_where_the_kernel_does_not_tell() {
-    let (it, left) = some_left_unread();
-    let sender = it.port(0);
-    let read_some = |reader: Port<'static>| {
-        reader.channel.incoming().flags.waiting.fetch_or(GIVING, SeqCst);
-        assert_eq!(kernel::send(sender.fd, &left[..3000]), Ok(3000));
-        let mut got = [0u8; 3000];
-        (&it.sockets[1]).read_exact(&mut got).unwrap();
-    };
-    let (_, goes_on) = it.reader_in_copy_after(read_some, || kernel::reset(sender.fd));
-    assert!(!goes_on);
+    for (read, counted) in [(3000, false), (3000, true), (2000, true), (1, true)] {
+        let (it, left) = some_left_unread();
+        let sender = it.port(0);
+        let read_some = |mut reader: Port<'static>| {
+            reader.channel.incoming().flags.waiting.fetch_or(GIVING, SeqCst);
+            assert_eq!(kernel::send(sender.fd, &left[..3000]), Ok(3000));
+            let mut got = vec![0u8; read];
+            if counted {
+                let vector = libc::iovec { iov_base: got.as_mut_ptr().cast(), iov_len: got.len() };
+                // SAFETY: one buffer, writable.
+                assert_eq!(reader.receive(unsafe { Cursor::new(&vector, 1) }, libc::MSG_WAITALL), Ok(read));
+            } else {
+                (&it.sockets[1]).read_exact(&mut got).unwrap();
+            }
+        };
+        let (port, goes_on) = it.reader_in_copy_after(read_some, || kernel::reset(sender.fd));
+        assert_eq!(goes_on, counted, "{read}");
+        if counted {
+            assert_eq!(receive_all(port), (left[read..].to_vec(), Err(Errno(libc::ECONNRESET))), "{read}");
+        }
+    }
 }
 
 /// The sender was killed with the doorbell unread that the reader rang when it went away, so its kernel has reset the
