@@ -128,15 +128,24 @@ impl Owners {
     /// Takes back the references of `left` processes that are gone; `live` counts the processes that live. Whether that
     /// was the last reference.
     pub(crate) fn take_back(&self, left: u32, live: impl Fn() -> u32) -> bool {
-        // Whatever was counted, the count does not fall below the number of processes that live. Where no process is
-        // counted, another one acts on that.
-        let fewer = |n: u32| match n.saturating_sub(left).max(live()) {
-            _ if n == 0 || n == ENDED => None,
-            0 => Some(ENDED),
-            less => Some(less).filter(|&less| less < n),
-        };
         // They may have been arriving.
         let _ = self.arriving.fetch_update(AcqRel, Acquire, |n| Some(n.saturating_sub(left)));
+        self.count_off(left, live, ENDED)
+    }
+
+    /// The same of an end for which an image or a process is still awaited, and none is arriving: it does not end.
+    pub(crate) fn take_back_beside(&self, left: u32, live: impl Fn() -> u32) {
+        self.count_off(left, live, 0);
+    }
+
+    /// Whatever was counted, the count does not fall below the number of processes that live. Where no process is
+    /// counted, another one acts on that. Without any, it is `none`. Whether that is so, and was not before.
+    fn count_off(&self, left: u32, live: impl Fn() -> u32, none: u32) -> bool {
+        let fewer = |n: u32| match n.saturating_sub(left).max(live()) {
+            _ if n == 0 || n == ENDED => None,
+            0 => Some(none),
+            less => Some(less).filter(|&less| less < n),
+        };
         self.processes.fetch_update(AcqRel, Acquire, fewer).is_ok_and(|n| fewer(n) == Some(ENDED))
     }
 
@@ -435,6 +444,15 @@ mod tests {
         owners.begin();
         owners.lend(100, 0);
         assert!(owners.leave() && !owners.take_back(1, || 0) && owners.end_if_unused());
+        // A process lives that has it as well, or had a moment ago.
+        owners.end_loans();
+        owners.begin();
+        owners.lend(100, 7);
+        assert!(owners.add());
+        owners.take_back_beside(1, || 1);
+        assert_eq!(owners.count(), 1);
+        owners.take_back_beside(1, || 0);
+        assert!(owners.count() == 0 && owners.add(), "the image does not get it");
         // The message was not sent.
         owners.end_loans();
         owners.begin();

@@ -371,8 +371,11 @@ impl Family {
                 continue;
             }
             let end = self.end(index);
-            // A program image to come may still claim it, or a process that the socket was passed to.
-            if has(index) || end.owners.is_awaited(clock::nanoseconds()) {
+            // A program image to come may still claim it, or a process that the socket was passed to. It is kept for
+            // that, by the references of the gone if no process has others.
+            let is_awaited = end.owners.is_awaited(clock::nanoseconds());
+            let is_kept = || holders.words().iter().zip(gone).any(|(word, gone)| word.load(Relaxed) & !gone != 0);
+            if has(index) || is_awaited && (!is_kept() || end.owners.are_any_arriving()) {
                 let held = holders.words().iter().zip(gone).map(|(word, gone)| word.load(Relaxed) & gone);
                 kept.iter_mut().zip(held).for_each(|(kept, held)| *kept |= held);
                 continue;
@@ -380,7 +383,9 @@ impl Family {
             let left: u32 = (holders.words().iter().zip(gone))
                 .map(|(word, gone)| (word.fetch_and(!gone, AcqRel) & gone).count_ones())
                 .sum();
-            if end.owners.take_back(left, || holders.count()) {
+            if is_awaited {
+                end.owners.take_back_beside(left, || holders.count());
+            } else if end.owners.take_back(left, || holders.count()) {
                 close(index);
             }
         }
@@ -415,6 +420,12 @@ mod tests {
         family.note_reference(mine, dead);
         let lent = family.take(dead).unwrap();
         family.end(lent).owners.lend(u64::MAX, 0);
+        let beside = family.take(dead).unwrap();
+        assert!(family.add_reference(beside, me));
+        family.end(beside).owners.lend(u64::MAX, 7);
+        let arriving = family.take(dead).unwrap();
+        family.end(arriving).owners.lend(u64::MAX, 7);
+        assert!(family.arrive(arriving, me));
         let references = |index| family.end(index).owners.count();
 
         let mut ended = vec![];
@@ -425,8 +436,10 @@ mod tests {
         }
         assert_eq!(ended, [alone]);
         assert_eq!([references(alone), references(shared), references(mine), references(lent)], [0, 1, 1, 1]);
+        assert_eq!([references(beside), references(arriving)], [1, 2], "whose image is awaited");
 
         family.end(lent).owners.end_loans();
+        family.end(arriving).owners.end_loans();
         while ended.len() < 2 {
             family.sweep(|index| ended.push(index));
             clock::nap(1000);
