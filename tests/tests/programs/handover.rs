@@ -636,7 +636,7 @@ fn a_script_executes_itself() {
 
 /// Beside heavy load an image may begin long after it was spawned. Fails if `LENT_NS` is 5 s, if the end of an image
 /// that was not awaited any more is another connection's by then, or if a process ends, or executes a program, with
-/// what the image alone can read. An image that was killed is not awaited.
+/// what the image alone can read, beside a child that was killed or not. An image that was killed is not awaited.
 #[test]
 fn an_image_that_begins_late_reads_what_its_other_end_has_left_or_is_reset() {
     let Some(stage) = Stage::with(&["python3"]) else { return };
@@ -649,6 +649,8 @@ fn an_image_that_begins_late_reads_what_its_other_end_has_left_or_is_reset() {
         ("3", "closes-and-ends", "whole"),
         ("3", "executes", "whole"),
         ("3", "closes-and-executes", "whole"),
+        ("3", "mourns-and-ends", "whole"),
+        ("3", "mourns-closes-and-ends", "whole"),
         ("0", "kills-and-ends", "at-once"),
     ];
     let images = cases.map(|(seconds, how, outcome)| {

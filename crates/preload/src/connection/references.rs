@@ -11,11 +11,16 @@ use underpass_segment::end::{End, Stage};
 use underpass_segment::family::Family;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Recipient};
-use underpass_segment::sync::{AcqRel, Acquire, Relaxed, Release};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
 use underpass_segment::{clock, kernel};
 
 /// How much longer than an image a process is awaited that a socket was passed to, in nanoseconds.
 const IN_QUEUE_NS: u64 = 600_000_000_000;
+
+/// How long processes are awaited that are dying, in nanoseconds.
+const DYING_WITHIN_NS: u64 = 250_000_000;
+/// How often they are looked for at most where ends are let go of, because each close may be one of thousands.
+const LOOK_EVERY_NS: u64 = 1_000_000;
 
 /// One descriptor less: `fd`, unless that is closed already. While threads are inside, the last descriptor is left to
 /// them, and the last thread to leave calls this again.
@@ -226,6 +231,24 @@ pub fn take_back_at_once(family: &Family) {
     take_back_what_is_left(family);
 }
 
+/// Awaits processes of the family that were killed a moment ago: until they are gone, they count as processes that have
+/// their ends. One that was killed while it sleeps in the kernel, or is traced, may take longer than this waits.
+pub fn await_dying(family: &Family) {
+    let deadline = clock::nanoseconds() + DYING_WITHIN_NS;
+    while family.has_dying(family::member()) && clock::nanoseconds() < deadline {
+        clock::nap(100);
+    }
+}
+
+/// The same for one of many ends that are let go of: none is awaited that was killed since a look a moment ago.
+fn await_dying_once(family: &Family) {
+    static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+    if clock::nanoseconds().wrapping_sub(LOOKED_AT.load(Relaxed)) > LOOK_EVERY_NS {
+        await_dying(family);
+        LOOKED_AT.store(clock::nanoseconds(), Relaxed);
+    }
+}
+
 /// Ends a connection that no process has any more, and that this process never had.
 pub fn close_orphan(family: &Family, index: u32) {
     family::with_meeting_surely(|m| m.close_orphan(family.end(index)));
@@ -319,12 +342,15 @@ impl Connection {
     /// what an image was lent that has ended before it came.
     pub fn take_back_from_dead_images(&self) {
         lent::take_back_if_image_died(&self.end.owners);
-        if !self.is_last()
-            && self.end.stage() == Stage::Joined
-            && let Some(family) = family::existing()
-            && family.has_reference_of_gone(self.index)
-        {
-            take_back_at_once(family);
+        let family = family::existing().filter(|_| !self.is_last() && self.end.stage() == Stage::Joined);
+        if let Some(family) = family {
+            if self.is_awaited() {
+                // An end that nobody else has leaves its ring for the image.
+                await_dying_once(family);
+            }
+            if family.has_reference_of_gone(self.index) {
+                take_back_at_once(family);
+            }
         }
     }
 

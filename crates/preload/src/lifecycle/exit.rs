@@ -1,7 +1,9 @@
 //! The process ends: it lets go of its connections, whose family may live on.
 
 use super::census::Census;
-use super::images::{await_arrivals, await_claims, await_other_ends, depart, images_awaited_until};
+use super::images::{
+    await_arrivals, await_claims, await_other_ends, depart, images_awaited_until, take_back_beside_loans,
+};
 use crate::connection::Connection;
 use crate::connection::count::report;
 use crate::connection::look::for_each;
@@ -53,6 +55,7 @@ fn leave_all() {
     if let Some(family) = family::existing() {
         let deadline = images_awaited_until();
         await_claims(family, deadline);
+        take_back_beside_loans(family);
         let census = Census::new();
         for_each(|index, fd| {
             let end = family.end(index);

@@ -1,7 +1,9 @@
 //! Program images that were given a connection and have not begun yet: this process waits for them before it lets go.
 
 use super::census::Census;
-use crate::connection::references::{Keeper, are_between_images, end_unless_awaited, is_claimed, take_back_at_once};
+use crate::connection::references::{
+    Keeper, are_between_images, await_dying, end_unless_awaited, is_claimed, take_back_at_once,
+};
 use crate::connection::{Connection, lent, look, unclaimed};
 use crate::guest::{family, filter};
 use underpass_segment::clock;
@@ -13,10 +15,6 @@ use underpass_segment::sync::Acquire;
 
 /// How long a program image that has not begun is awaited, if nothing is lost without it.
 const PATIENCE_NS: u64 = 1_000_000_000;
-
-/// How long a process is awaited that is dying. One that was killed while it sleeps in the kernel, or is traced, may
-/// take longer.
-const DYING_WITHIN_NS: u64 = 250_000_000;
 
 /// How long the images of other ends are awaited. The channel says which processes execute programs, and a liar may
 /// write there: so this is no longer than it takes a large program to begin.
@@ -100,15 +98,22 @@ pub fn take_back_from_dead_images(family: &Family) {
     if !take_back_loans_of_dead() {
         return;
     }
-    let deadline = clock::nanoseconds() + DYING_WITHIN_NS;
-    while family.has_dying(family::member()) && clock::nanoseconds() < deadline {
-        clock::nap(100);
-    }
-    // An end that an image is awaited for keeps the references of the dead, so this comes first: the image may have
+    await_dying(family);
+    // An end that an image is awaited for may keep the references of the dead, so this comes first: the image may have
     // died just now.
     lent::look_again();
     take_back_loans_of_dead();
     take_back_at_once(family);
+}
+
+/// The same before the process awaits the images to which it has lent ends that others seem to have, too: an end that
+/// nobody else has leaves its ring for them.
+pub fn take_back_beside_loans(family: &Family) {
+    let mut is_needed = false;
+    look::look_at_all(|it| is_needed |= !it.is_last() && it.end.stage() == Stage::Joined && it.is_awaited());
+    if is_needed {
+        take_back_from_dead_images(family);
+    }
 }
 
 /// Takes back what images were lent that have died. Whether other processes may have a fast connection all the same.

@@ -267,6 +267,7 @@ fn depart_with_nothing(family: &'static Family, envp: *const *const c_char) -> P
 fn outlast_heirs(family: &'static Family, deadline: u64) {
     images::await_claims(family, deadline);
     images::await_other_ends();
+    images::take_back_beside_loans(family);
     look::for_each(|index, fd| {
         let connection = Connection::at(family, index, fd);
         if connection.is_awaited() {
