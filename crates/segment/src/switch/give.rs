@@ -280,7 +280,11 @@ impl Port<'_> {
     /// Says that what is unread is given back from now on. False if the reader is back.
     fn begin_giving(&self) -> bool {
         self.await_departure();
-        self.begin_giving_of(&self.channel.outgoing().flags)
+        let is_absent = self.begin_giving_of(&self.channel.outgoing().flags);
+        if !is_absent {
+            self.forget_departure();
+        }
+        is_absent
     }
 
     /// The same of either direction.
@@ -295,6 +299,7 @@ impl Port<'_> {
 
     /// Says that all of it is given back.
     fn end_giving(&self) {
+        self.forget_departure();
         self.end.sending.fast.store(0, Relaxed);
         // This comes last: a reader that finds it lets this end go up again.
         let end = |word| match Flag(word).presence() {

@@ -221,6 +221,11 @@ impl Port<'_> {
         late.store(is_leaving().into(), Relaxed);
     }
 
+    /// The reader is back, or has all that it had left: its next departure is awaited again.
+    pub(super) fn forget_departure(&self) {
+        self.end.sending.reader_is_late.store(0, Relaxed);
+    }
+
     /// Whether the sender can put on the kernel path what is unread: it has not gone down behind that, and does not end
     /// its direction.
     fn can_be_given_back(&self) -> bool {

@@ -477,6 +477,34 @@ fn a_reader_that_never_leaves_is_awaited_once() {
     assert_eq!(it.ends[0].sending.reader_is_late.load(Relaxed), 0, "the next time it is awaited again");
 }
 
+/// A reader that was late once, beside heavy load, is awaited when it leaves the next time: it may come back for a
+/// doorbell until it is out. Fails if the sender remembers that it was late.
+#[test]
+fn a_reader_that_was_late_once_is_awaited_again() {
+    for gives in [true, false] {
+        let (it, left) = some_left_unread();
+        let (sender, reader) = (it.port(0), it.port(1));
+        let in_kernel = &reader.channel.incoming().flags.in_kernel;
+        assert_eq!(reader.go_away(|| true), Departure::Gone);
+        in_kernel.store(LEAVING, SeqCst);
+        if gives {
+            assert!(sender.give_back_if_due());
+            it.assert_kernel_has(&left);
+        } else {
+            sender.await_departure();
+            reader.come_back();
+            assert!(sender.give_back() == super::give::Gave::Nothing);
+        }
+        // It is out, and is about to leave again.
+        in_kernel.store(0, SeqCst);
+        in_kernel.store(LEAVING, SeqCst);
+        let began = Instant::now();
+        sender.await_departure();
+        let waited = began.elapsed();
+        assert!(waited >= Duration::from_millis(50), "{gives}: {waited:?}");
+    }
+}
+
 /// Until when a reader may be inside a receive. One that has sent its FIN and takes no doorbells says nothing more: it
 /// is held for a liar sooner, but not before its thread can have got a processor beside heavy load.
 #[test]
