@@ -723,6 +723,22 @@ fn an_image_that_has_half_come_is_awaited() {
     stage.finish();
 }
 
+/// Both processes that have the connection end at the same moment, each of them beside the other, and the image begins
+/// later than it is awaited: strace(1) holds them up between the look whether they are the last and the leaving. Fails if
+/// the process that then turns out to be the last does not leave the ring: the image would find the end of the stream in
+/// place of what the other end sends into the ring.
+#[test]
+fn the_last_of_two_that_end_at_once_leaves_the_ring_to_an_image() {
+    let Some(stage) = Stage::with(&["python3", "strace"]) else { return };
+    let (program, python) = (fixture("twins.py"), find("python3").expect("it is installed"));
+    let fifo = stage.path("fifo");
+    let options = ["-f", "-o", "/dev/null", "-e", "trace=tkill", "-e", "inject=tkill:delay_enter=50000"];
+    let words = [python.to_str().unwrap(), program.to_str().unwrap(), fifo.to_str().unwrap(), "6"];
+    let said = stage.start(stage.tuned("strace", [&options[..], &words].concat(), AT_ONCE)).succeed(LIMIT);
+    assert_eq!(said.split_whitespace().last(), Some("whole"), "{said}");
+    stage.finish();
+}
+
 /// Rounds of the soak `executions` that failed before. Which moves they have depends on how the soak picks them:
 /// whoever changes that finds others by `make soak`.
 #[test]

@@ -55,7 +55,7 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     let end = family.end(index);
     // An end that another family has taken over has no channel any more, but this process may have attached it.
     let joined = end.has_channel() || channel.is_some();
-    let last = end.owners.leave();
+    let last = leave(family, index, channel, fd.filter(|_| joined));
     // Afterwards: another process may have lent it and left meanwhile, as one that was not the last.
     let until = end.owners.lent_until();
     reap(family);
@@ -92,6 +92,28 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     if last {
         free_place(family, index, is_lost);
     }
+}
+
+/// One process less refers to the end, which has the socket as `fd`. Whether it was the last. Then the end leaves its
+/// ring for an image that is awaited: several processes may let go of it at the same moment, each of them beside the
+/// others.
+fn leave(family: &'static Family, index: u32, channel: Option<Channel>, fd: Option<i32>) -> bool {
+    let end = family.end(index);
+    let owners = &end.owners;
+    let goes_away = end.stage() == Stage::Joined && end.read_gate.is_shut() && !filter::is_confined();
+    if let Some(fd) = fd.filter(|_| goes_away && owners.is_awaited(clock::nanoseconds())) {
+        if !owners.leave_unless_last() {
+            return false;
+        }
+        // Nobody else can drop this reference.
+        let attach = || family::with_meeting_surely(|m| m.channel(end, None)).flatten();
+        if owners.are_any()
+            && let Some(channel) = channel.or_else(attach)
+        {
+            Connection::at(family, index, fd).port_with(channel, thread::number()).go_away(|| !owners.are_several());
+        }
+    }
+    owners.leave()
 }
 
 /// Whether unread bytes are lost with the channel of an end that no process has any more.

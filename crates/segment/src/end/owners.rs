@@ -122,7 +122,7 @@ impl Owners {
 
     /// One process less, unless it is the last. Whether it is.
     pub fn leave_unless_last(&self) -> bool {
-        self.processes.fetch_update(AcqRel, Acquire, |n| (n > 1).then(|| n - 1)).is_err()
+        self.processes.fetch_update(AcqRel, Acquire, |n| (2..ENDED).contains(&n).then(|| n - 1)).is_err()
     }
 
     /// Takes back the references of `left` processes that are gone; `live` counts the processes that live. Whether that
