@@ -724,9 +724,9 @@ fn an_image_that_has_half_come_is_awaited() {
 }
 
 /// Both processes that have the connection end at the same moment, each of them beside the other, and the image begins
-/// later than it is awaited: strace(1) holds them up between the look whether they are the last and the leaving. Fails if
-/// the process that then turns out to be the last does not leave the ring: the image would find the end of the stream in
-/// place of what the other end sends into the ring.
+/// later than it is awaited: strace(1) holds them up between the look whether they are the last and the leaving. Fails
+/// if the process that then turns out to be the last does not leave the ring: the image would find the end of the
+/// stream in place of what the other end sends into the ring.
 #[test]
 fn the_last_of_two_that_end_at_once_leaves_the_ring_to_an_image() {
     let Some(stage) = Stage::with(&["python3", "strace"]) else { return };
