@@ -17,8 +17,8 @@ use underpass_segment::sync::Acquire;
 const PATIENCE_NS: u64 = 1_000_000_000;
 
 /// How long the images of other ends are awaited. The channel says which processes execute programs, and a liar may
-/// write there: so this is no longer than it takes a large program to begin.
-const OTHERS_WITHIN_NS: u64 = 250_000_000;
+/// write there: so this is no longer than it takes a large program to begin beside heavy load.
+const OTHERS_WITHIN_NS: u64 = PATIENCE_NS;
 
 /// Until when program images that are on their way are awaited (CLOCK_MONOTONIC, ns), for all connections together.
 pub fn images_awaited_until() -> u64 {
