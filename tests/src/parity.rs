@@ -108,8 +108,8 @@ struct Trouble {
     hangs: bool,
 }
 
-/// `kernel`: what was said on kernel TCP. That may depend on timing too, beside heavy load: so where the library differs,
-/// the kernel is asked once more.
+/// `kernel`: what was said on kernel TCP. That may depend on timing too, beside heavy load: so where the library
+/// differs, the kernel is asked once more.
 fn difference(
     program: &Path,
     scenario: &str,
