@@ -56,6 +56,7 @@ pub use copied::Unread;
 pub use doze::Dozed;
 pub use handing_over::Recipient;
 pub use leaving::LeftRing;
+pub use marks::ends_made_ready;
 pub use readiness::{Ready, Told};
 pub use sleep::Sleep;
 pub use state::{ReaderState, SenderState};

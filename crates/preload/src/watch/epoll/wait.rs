@@ -100,6 +100,9 @@ pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadli
     }
     // In a confined process the kernel reports what its sets have.
     let set = set_of(epfd).filter(|set| set.count() > 0 || set.has_inner() && !is_quiet())?;
+    if is_native(set) {
+        return None;
+    }
     test_cancel();
     // Only the beginning is tested, and the program's word is taken for the rest: the array may be long, and little of
     // it is written to.
@@ -116,6 +119,16 @@ pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadli
     let answer = wait_in(epfd, set, Events::new(events, most), deadline, call, true);
     leave_to_sleepers(epfd, set);
     Some(answer)
+}
+
+/// Whether the kernel's answers are right as they are.
+fn is_native(set: &Set) -> bool {
+    let is_native = set.is_native() && !set.is_stale() && !set.has_inner();
+    if is_native {
+        // A change of a registration is put off only where one thread uses the set.
+        set.is_mine();
+    }
+    is_native
 }
 
 /// The same where no event can be written. As in the kernel, the first event ends the call with an error, and stays for
@@ -327,8 +340,9 @@ fn begin(set: &Set) -> Wait {
     wait
 }
 
-/// Sleeps by `native` on a set that has no sockets of ours. It may have some when this thread wakes: then a doorbell
-/// may have woken the thread, or something that another thread was told already.
+/// Sleeps by `native` on a set that has no sockets of ours, or only such as the kernel alone knows of. That may have
+/// changed when this thread wakes: then a doorbell may have woken the thread, or something that another thread was told
+/// already.
 pub fn sleep_natively(
     epfd: c_int,
     events: *mut epoll_event,
@@ -340,14 +354,34 @@ pub fn sleep_natively(
     if confined::has_rests() {
         return sleep_beside_rests(events, most, deadline, call);
     }
-    let mut native = Some(native);
+    let (mut native, mut looks) = (Some(native), true);
     loop {
-        let before = set_of(epfd).map(Set::changes);
-        let answer = asleep(epfd, || match native.take() {
-            Some(native) => native(),
-            None => call.ask(events, most, left(deadline, u64::MAX)),
+        let set = set_of(epfd);
+        let (before, was_native) = (set.map(Set::changes), set.is_some_and(is_native));
+        let has_sockets = set.is_some_and(|set| set.count() > 0);
+        let answer = asleep(epfd, || {
+            // A thread that changes that from now on finds this one asleep, and wakes it if need be.
+            if looks && has_sockets && !set.is_some_and(is_native) {
+                return None;
+            }
+            if has_sockets && deadline.is_none_or(|at| at > clock::nanoseconds()) {
+                statistics::count_poll_sleep();
+            }
+            Some(match native.take() {
+                Some(native) => native(),
+                None => call.ask(events, most, left(deadline, u64::MAX)),
+            })
         });
-        let Some(set) = set_of(epfd).filter(|set| answer > 0 && !set.is_interrupted()) else {
+        let Some(answer) = answer else {
+            if let Some(answer) = wait(epfd, events, most, deadline, call) {
+                return answer;
+            }
+            // The kernel refuses the call, or the set is the kernel's again.
+            looks = false;
+            continue;
+        };
+        let is_told = |set: &&Set| answer > 0 && !(was_native && is_native(set)) && !set.is_interrupted();
+        let Some(set) = set_of(epfd).filter(is_told) else {
             // SAFETY: the kernel has written so many.
             return unsafe { rests::confirm(epfd, events, answer) };
         };

@@ -7,6 +7,7 @@ mod groups;
 mod item;
 mod items;
 mod names;
+mod native;
 #[cfg(test)]
 mod properties;
 mod registrations;
@@ -27,6 +28,7 @@ use deferred::Deferrals;
 use groups::Members;
 use items::{First, Items};
 use names::Names;
+use native::Known;
 use underpass_segment::clock::give_way;
 use underpass_segment::sync::{
     AcqRel, Acquire, AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, pause,
@@ -85,6 +87,8 @@ pub struct Set {
     has_foreign: AtomicBool,
     /// See [`Set::has_twins`].
     has_twins: AtomicBool,
+    /// See [`Set::is_native`].
+    native: Known,
     /// Pools in which it has a group.
     groups: AtomicU32,
     /// See [`Set::changes`].
@@ -205,6 +209,7 @@ impl Set {
         set.has_twins.store(false, Relaxed);
         set.user.store(0, Relaxed);
         set.groups.store(0, Relaxed);
+        set.native.forget();
         Set::push_free(set);
     }
 

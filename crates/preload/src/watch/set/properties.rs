@@ -11,6 +11,7 @@ const FDS: core::ops::Range<i32> = 900_000..900_024;
 /// Few values, so that several descriptors have the same.
 const DATA: core::ops::Range<u64> = 1..4;
 const EDGE: u32 = libc::EPOLLET as u32;
+const ONCE: u32 = libc::EPOLLONESHOT as u32;
 
 /// What a signal handler does on top of a look at the set.
 #[derive(Clone, Debug)]
@@ -205,7 +206,7 @@ impl Model {
             return Later::Now;
         };
         let (events, data) = wanted.unwrap_or((it.events, it.data));
-        if (it.events | events) & EDGE != 0 || data != it.data {
+        if (it.events | events) & (EDGE | ONCE) != 0 || data != it.data {
             return Later::Now;
         }
         match (it.kernel == Kernel::Removed, add) {
@@ -498,6 +499,8 @@ impl Bench {
         assert_eq!(set.is_active(), !model.active.is_empty());
         let is_stale = |fd| model.ours(fd).is_some_and(|it| it.kernel != Kernel::Same);
         assert!(set.is_stale() || !FDS.into_iter().any(is_stale), "the kernel is told of what it does not know");
+        let is_one_shot = |fd| model.ours(fd).is_some_and(|it| it.events & ONCE != 0);
+        assert!(!set.is_native() || !FDS.into_iter().any(is_one_shot), "the library uses it up");
     }
 }
 
@@ -507,7 +510,7 @@ fn fd() -> impl Strategy<Value = i32> {
 
 /// Level-triggered, or of a special kind.
 fn events() -> impl Strategy<Value = u32> {
-    prop_oneof![4 => 1_u32..8, 1 => (1_u32..8).prop_map(|it| it | EDGE)]
+    prop_oneof![4 => 1_u32..8, 1 => (1_u32..8).prop_map(|it| it | EDGE), 1 => (1_u32..8).prop_map(|it| it | ONCE)]
 }
 
 fn above_a_lock() -> impl Strategy<Value = Above> {

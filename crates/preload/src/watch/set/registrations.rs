@@ -46,6 +46,7 @@ impl Set {
     pub fn follow(&self, fd: i32, events: u32, data: u64, kernel: impl FnOnce() -> i32) -> Result<i32, i32> {
         let generation = table::generation(fd);
         self.locked(|state| {
+            self.forget_native_for(fd, events);
             let answer = kernel();
             let change = Change::Registered { fd, generation, events, data, foreign: false };
             if answer != 0 || self.apply(state, change) { Ok(answer) } else { Err(answer) }
@@ -281,6 +282,8 @@ impl State {
             flags: kept,
             ..Item::of(fd, events, data, foreign)
         };
+        // SAFETY: the set that this is the state of.
+        unsafe { &*self.set }.forget_native_for(fd, events);
         self.link(fd);
         true
     }
