@@ -2,6 +2,7 @@
 //! what the other end does meanwhile.
 #![allow(unsafe_code, reason = "lays a buffer out as the library has it")]
 
+use super::deaths::receive;
 use super::leaving::Leave;
 use super::lies::{Ends, PATIENCE, Sent, send, some_left_unread};
 use super::{Departure, LeftRing, Port, Recipient};
@@ -142,6 +143,16 @@ impl Ends {
         assert!(port.channel.copy_from(&words, unread.from, &[ring, rest].concat()));
         (port, port.go_on_in_copy(unread))
     }
+
+    /// What an image reads of the second end's socket: `n` bytes, by the library, which counts them, or past it.
+    fn image_reads(&self, n: usize, counted: bool) -> Vec<u8> {
+        if counted {
+            return receive(&mut self.port(1), n, libc::MSG_WAITALL).unwrap();
+        }
+        let mut got = vec![0u8; n];
+        (&self.sockets[1]).read_exact(&mut got).unwrap();
+        got
+    }
 }
 
 /// All that `port` receives, and with what its receives end: the end of the stream, or an error.
@@ -215,9 +226,7 @@ fn an_image_does_not_await_what_an_image_before_it_has_read() {
     let read_some = |reader: Port<'static>| {
         reader.channel.incoming().flags.waiting.fetch_or(GIVING, SeqCst);
         by_kernel(&left[..3000]);
-        let mut got = [0u8; 1000];
-        (&it.sockets[1]).read_exact(&mut got).unwrap();
-        assert_eq!(got, left[..1000]);
+        assert_eq!(it.image_reads(1000, false), left[..1000]);
     };
     let (port, goes_on) = it.reader_in_copy_after(read_some, || {
         by_kernel(&left[3000..]);
@@ -244,18 +253,10 @@ fn an_image_goes_on_where_an_image_before_it_has_stopped() {
             assert_eq!(it.send(piece), Ok(piece.len()));
         }
         let all = [early, left.clone()].concat();
-        let read_some = |mut reader: Port<'static>| {
+        let read_some = |reader: Port<'static>| {
             reader.channel.incoming().flags.waiting.fetch_or(GIVING, SeqCst);
             by_kernel(&left[..3000]);
-            let mut got = vec![0u8; read];
-            if counted {
-                let vector = libc::iovec { iov_base: got.as_mut_ptr().cast(), iov_len: got.len() };
-                // SAFETY: one buffer, writable.
-                assert_eq!(reader.receive(unsafe { Cursor::new(&vector, 1) }, libc::MSG_WAITALL), Ok(read));
-            } else {
-                (&it.sockets[1]).read_exact(&mut got).unwrap();
-            }
-            assert!(got == all[..read]);
+            assert!(it.image_reads(read, counted) == all[..read]);
         };
         let (port, goes_on) = it.reader_in_copy_after(read_some, || it.sockets[0].shutdown(Shutdown::Write).unwrap());
         assert!(goes_on, "{read} {counted}");
@@ -271,17 +272,10 @@ fn an_image_repeats_nothing_where_the_kernel_does_not_tell() {
     for (read, counted) in [(3000, false), (3000, true), (2000, true), (1, true)] {
         let (it, left) = some_left_unread();
         let sender = it.port(0);
-        let read_some = |mut reader: Port<'static>| {
+        let read_some = |reader: Port<'static>| {
             reader.channel.incoming().flags.waiting.fetch_or(GIVING, SeqCst);
             assert_eq!(kernel::send(sender.fd, &left[..3000]), Ok(3000));
-            let mut got = vec![0u8; read];
-            if counted {
-                let vector = libc::iovec { iov_base: got.as_mut_ptr().cast(), iov_len: got.len() };
-                // SAFETY: one buffer, writable.
-                assert_eq!(reader.receive(unsafe { Cursor::new(&vector, 1) }, libc::MSG_WAITALL), Ok(read));
-            } else {
-                (&it.sockets[1]).read_exact(&mut got).unwrap();
-            }
+            assert!(it.image_reads(read, counted) == left[..read]);
         };
         let (port, goes_on) = it.reader_in_copy_after(read_some, || kernel::reset(sender.fd));
         assert_eq!(goes_on, counted, "{read}");

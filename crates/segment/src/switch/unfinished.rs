@@ -77,15 +77,13 @@ impl Port<'_> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    #![allow(unsafe_code, reason = "lays a buffer out as the library has it")]
-
     use super::super::Departure;
+    use super::super::deaths::receive;
     use super::super::lies::{Ends, some_left_unread};
     use crate::kernel;
     use crate::reason::Reason;
     use crate::ring::Record;
     use crate::sync::Relaxed;
-    use crate::vector::Cursor;
     use crate::words::GIVING;
     use std::io::Read;
     use std::net::Shutdown;
@@ -132,11 +130,7 @@ mod tests {
         reader.channel.incoming().flags.waiting.fetch_or(GIVING, Relaxed);
         assert_eq!(kernel::send(sender.fd, &left[..3000]), Ok(3000));
         it.sockets[0].shutdown(Shutdown::Write).unwrap();
-        let mut got = vec![0; 3000];
-        let vector = libc::iovec { iov_base: got.as_mut_ptr().cast(), iov_len: got.len() };
-        // SAFETY: one buffer, writable.
-        assert_eq!(reader.receive(unsafe { Cursor::new(&vector, 1) }, libc::MSG_WAITALL), Ok(3000));
-        assert!(got == left[..3000]);
+        assert!(receive(&mut reader, 3000, libc::MSG_WAITALL).unwrap() == left[..3000]);
         while !reader.has_ended() {
             std::thread::yield_now();
         }
