@@ -89,12 +89,16 @@ impl Port<'_> {
         }
     }
 
-    /// This end is away. Where in the kernel stream that begins which the sender gives back: behind what comes before
-    /// the ring.
+    /// Where this end is in the kernel stream; where it was when it went away, if it is away.
+    fn departed_at(&self) -> u64 {
+        if self.end.is_away() { self.end.reading.away_at.load(Relaxed) } else { self.kernel_position() }
+    }
+
+    /// Where in the kernel stream that begins which the sender gives back: behind what comes before the ring.
     pub(super) fn given_from(&self) -> u64 {
         match self.front_from(self.place().head) {
             Ok((_, Record::Up(position))) => position,
-            _ => self.end.reading.away_at.load(Relaxed),
+            _ => self.departed_at(),
         }
     }
 
@@ -110,11 +114,7 @@ impl Port<'_> {
     /// How many bytes the kernel will have received behind those that this end has read once what was unread, when this
     /// end went [away](Port::go_away), is given back; 0 if nothing was.
     pub fn until_given(&self) -> u64 {
-        let from = if self.end.is_away() { self.end.reading.away_at.load(Relaxed) } else { self.kernel_position() };
-        let before = match self.front_from(self.place().head) {
-            Ok((_, Record::Up(position))) => position.saturating_sub(from),
-            _ => 0,
-        };
+        let before = self.given_from().saturating_sub(self.departed_at());
         let unread = self.left_behind();
         if unread > 0 { before.saturating_add(unread) } else { 0 }
     }
