@@ -357,22 +357,23 @@ pub fn sleep_natively(
     let (mut native, mut looks) = (Some(native), true);
     loop {
         let set = set_of(epfd);
-        let (before, was_native) = (set.map(Set::changes), set.is_some_and(is_native));
-        let has_sockets = set.is_some_and(|set| set.count() > 0);
-        let answer = asleep(epfd, || {
+        let (before, has_sockets) = (set.map(Set::changes), set.is_some_and(|set| set.count() > 0));
+        let slept = asleep(epfd, || {
             // A thread that changes that from now on finds this one asleep, and wakes it if need be.
-            if looks && has_sockets && !set.is_some_and(is_native) {
+            let is_native = set.is_some_and(is_native);
+            if looks && has_sockets && !is_native {
                 return None;
             }
             if has_sockets && deadline.is_none_or(|at| at > clock::nanoseconds()) {
                 statistics::count_poll_sleep();
             }
-            Some(match native.take() {
+            let answer = match native.take() {
                 Some(native) => native(),
                 None => call.ask(events, most, left(deadline, u64::MAX)),
-            })
+            };
+            Some((answer, is_native))
         });
-        let Some(answer) = answer else {
+        let Some((answer, was_native)) = slept else {
             if let Some(answer) = wait(epfd, events, most, deadline, call) {
                 return answer;
             }
