@@ -72,15 +72,15 @@ mod tests {
         let mut command = Command::new("setpriv");
         let words = ["--reuid=61001", "--regid=61002", "--groups=61003,61004", "sleep", "1000"];
         let mut child = command.args(words).stdout(Stdio::null()).spawn().unwrap();
-        let user = loop {
-            match User::of_process(child.id()).unwrap() {
-                it if it.uid == 61_001 => break it,
-                _ => std::thread::yield_now(),
-            }
-        };
+        // setpriv changes the user before the groups; it has changed all of them once it is `sleep`.
+        while fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap() != "sleep\n" {
+            std::thread::yield_now();
+        }
+        let user = User::of_process(child.id()).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!((user.gid, &user.groups[..], &user.cgroup), (61_002, &[61_003, 61_004][..], &me.cgroup));
+        assert_eq!(user.uid, 61_001);
         assert!(user.is_in(61_002) && user.is_in(61_004) && !user.is_in(61_001));
     }
 }
