@@ -253,7 +253,7 @@ impl End {
             // A killed sender gives nothing back.
             Whereabouts::AwayFromKernel | Whereabouts::AwayFromRing => reading.left.load(Relaxed) == 0,
         };
-        is_in_kernel && reading.to_discard() == 0 && reading.stash.load(Relaxed) == 0 && !self.sending.is_fast()
+        is_in_kernel && reading.is_where_kernel_is() && !self.sending.is_fast()
     }
 
     /// Whether no process reads or sends anything past the kernel any more: it does not matter then what others do with

@@ -144,6 +144,12 @@ impl Reading {
         self.discard_to.store(self.all_bells.load(Relaxed).saturating_add(bells), Relaxed);
     }
 
+    /// Whether a program that reads the socket itself goes on where the library stands: no doorbell is still to be
+    /// thrown away, and no data was taken for doorbells.
+    pub fn is_where_kernel_is(&self) -> bool {
+        self.to_discard() == 0 && self.stash.load(Relaxed) == 0
+    }
+
     /// Position in the kernel stream: bytes taken from the kernel so far, doorbells included.
     pub fn kernel_position(&self) -> u64 {
         self.kernel.load(Relaxed).wrapping_add(self.all_bells.load(Relaxed))

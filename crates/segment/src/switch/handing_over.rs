@@ -33,13 +33,15 @@ impl Port<'_> {
     }
 
     /// Hands the socket over to a process without the library. Both directions go down for good, and what is unread
-    /// goes the kernel path. Where it cannot, this does what [`Port::pin`] does, and returns false. With `wakes`, the
-    /// other end is woken in any case.
+    /// goes the kernel path. Where it cannot, this does what [`Port::pin`] does, and returns false. It returns false as
+    /// well where the library has taken data from the kernel that the program has not read. With `wakes`, the other end
+    /// is woken in any case.
     pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
         let left = self.leave_to(recipient);
         self.channel.incoming().flags.want_down.store(1, Release);
         self.go_down_for_good(reason, wakes || left == LeftRing::Unread, u64::MAX);
-        (left != LeftRing::No || self.is_absent()) && !self.is_cut_short()
+        let is_left = left != LeftRing::No || self.is_absent();
+        is_left && self.end.reading.is_where_kernel_is() && !self.is_cut_short()
     }
 
     /// Leaves the ring for the recipient. For a recipient that is sure to come, this end puts on the kernel path itself

@@ -309,7 +309,7 @@ impl Port<'_> {
         if !self.is_absent() && self.channel.incoming().flags.want_down.load(Relaxed) != 0 {
             self.leave_if_read(u64::MAX);
         }
-        let owed = reading.to_discard() > 0 || reading.stash.load(Relaxed) > 0 || self.awaits_given();
+        let owed = !reading.is_where_kernel_is() || self.awaits_given();
         self.is_absent() && !owed && reading.error.load(Relaxed) == 0 && self.end.stage() != Stage::Broken
     }
 
@@ -347,7 +347,7 @@ impl Port<'_> {
             Presence::Away | Presence::Giving => self.left_behind() == 0,
             Presence::Given => true,
         };
-        is_there && reading.to_discard() == 0 && reading.stash.load(Relaxed) == 0 && !self.sends_fast()
+        is_there && reading.is_where_kernel_is() && !self.sends_fast()
     }
 
     /// Whether the sender has sent its FIN, or closed its socket: the FIN may have to wait for room here.

@@ -280,6 +280,21 @@ fn a_reader_that_hands_over_gives_what_is_unread_itself() {
     assert!(!it.port(0).sends_fast() && it.port(0).unsent() == 0);
 }
 
+/// A thread takes for doorbells what the sender has sent behind its mark of going down. The program reads a part of it.
+/// Fails if the recipient would go on behind that.
+#[test]
+fn what_was_taken_for_doorbells_is_not_handed_over() {
+    let it = Ends::joined(true);
+    it.ends[0].hold();
+    assert_eq!(it.send(b"abc"), Ok(3));
+    let reader = it.port(1);
+    while reader.take_waiting_bells(16) != Ok(3) {}
+    it.assert_receives(b"a");
+    assert!(!reader.hand_over(Reason::Inherited, Recipient::Alone, false));
+    it.assert_receives(b"bc");
+    assert!(reader.hand_over(Reason::Inherited, Recipient::Alone, false));
+}
+
 /// The other end's socket is on its way over a Unix socket, so nobody can copy it, and the end sleeps in front of a
 /// mark that a doorbell cannot follow. What is left to it would never come.
 #[test]
