@@ -146,6 +146,10 @@ impl Meeting {
             end.set_tap(name);
         }
         end.advance(Stage::Joined);
+        if end.owners.is_lent() {
+            // An image that was lent it before knows nothing of the ring.
+            kernel::set_tagged(fd, true);
+        }
         // After the end has joined: if the program changes SO_LINGER from now on, that call tells the other end.
         channel.tell_of_close(fd);
     }

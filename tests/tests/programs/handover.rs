@@ -730,12 +730,42 @@ fn an_image_that_has_half_come_is_awaited() {
 #[test]
 fn the_last_of_two_that_end_at_once_leaves_the_ring_to_an_image() {
     let Some(stage) = Stage::with(&["python3", "strace"]) else { return };
-    let (program, python) = (fixture("twins.py"), find("python3").expect("it is installed"));
+    let (program, python) = (fixture("gone.py"), find("python3").expect("it is installed"));
     let fifo = stage.path("fifo");
     let options = ["-f", "-o", "/dev/null", "-e", "trace=tkill", "-e", "inject=tkill:delay_enter=50000"];
-    let words = [python.to_str().unwrap(), program.to_str().unwrap(), fifo.to_str().unwrap(), "6"];
+    let words = [python.to_str().unwrap(), program.to_str().unwrap(), fifo.to_str().unwrap(), "6", "twins"];
     let said = stage.start(stage.tuned("strace", [&options[..], &words].concat(), AT_ONCE)).succeed(LIMIT);
     assert_eq!(said.split_whitespace().last(), Some("whole"), "{said}");
+    stage.finish();
+}
+
+/// No process has the table of ends any more when an image begins. If a process was killed that might have had
+/// something in its ring, the image must not find the end of the stream, or what comes later, in its place. If all have
+/// ended in order, everything comes by the kernel.
+#[test]
+fn an_image_that_finds_no_process_reads_all_or_is_reset() {
+    let Some(stage) = Stage::with(&["python3"]) else { return };
+    let program = fixture("gone.py");
+    let killed = if is_kernel_only() { "whole" } else { "reset" };
+    let cases = [
+        ("ends", "whole"),
+        ("closes-and-ends", "whole"),
+        ("executes", "whole"),
+        ("closes-and-executes", "whole"),
+        ("closes-and-dies", "whole"),
+        ("dies", killed),
+        ("leaves-and-dies", killed),
+    ];
+    let images = cases.map(|(how, outcome)| {
+        let fifo = stage.path(how);
+        let words = [program.to_str().unwrap(), fifo.to_str().unwrap(), "3", how];
+        (stage.start(stage.tuned("python3", words, AT_ONCE)), how, outcome)
+    });
+    for (group, how, outcome) in images {
+        let said = group.succeed(LIMIT);
+        // Behind what the loader says of the FIFO.
+        assert_eq!(said.split_whitespace().last(), Some(outcome), "{how}: {said}");
+    }
     stage.finish();
 }
 

@@ -19,6 +19,7 @@ pub mod share;
 pub mod short_lived;
 mod shut_down;
 pub mod state;
+mod tagged;
 pub mod unclaimed;
 pub mod watchers;
 pub mod way;

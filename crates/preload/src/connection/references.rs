@@ -64,12 +64,15 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     let lack_channel = || end.owners.are_any_arriving() || are_between_images(family, index);
     let may_be_claimed = until > now && lack_channel() || last && kept_until(end, until) > now;
     if may_be_claimed && unclaimed::add(index, until) {
+        if let Some(fd) = fd.filter(|_| !end.owners.are_any()) {
+            Connection::at(family, index, fd).untag_if_complete(channel_of(end, channel));
+        }
         return;
     }
     // An image may have come for it since, or another process that had lent it may end it.
     let last = last && end.owners.end_if_unused();
     if let Some(connection) = fd.filter(|_| last && joined).map(|fd| Connection::at(family, index, fd))
-        && let Some(channel) = channel.or_else(|| family::with_meeting_surely(|m| m.channel(end, None)).flatten())
+        && let Some(channel) = channel_of(end, channel)
     {
         // Where several processes or threads let go of it at the same time, none of them knew before that it was the
         // last.
@@ -106,9 +109,8 @@ fn leave(family: &'static Family, index: u32, channel: Option<Channel>, fd: Opti
             return false;
         }
         // Nobody else can drop this reference.
-        let attach = || family::with_meeting_surely(|m| m.channel(end, None)).flatten();
         if owners.are_any()
-            && let Some(channel) = channel.or_else(attach)
+            && let Some(channel) = channel_of(end, channel)
         {
             Connection::at(family, index, fd).port_with(channel, thread::number()).go_away(|| !owners.are_several());
         }
@@ -118,11 +120,15 @@ fn leave(family: &'static Family, index: u32, channel: Option<Channel>, fd: Opti
 
 /// Whether unread bytes are lost with the channel of an end that no process has any more.
 fn takes_unread_along(family: &'static Family, index: u32, channel: Option<Channel>) -> bool {
-    let end = family.end(index);
-    let attach = || family::with_meeting_surely(|m| m.channel(end, None)).flatten();
-    let channel = channel.or_else(|| if end.has_channel() { attach() } else { None });
-    let port = channel.map(|it| Connection::at(family, index, -1).port_with(it, thread::number()));
+    let port = channel_of(family.end(index), channel)
+        .map(|it| Connection::at(family, index, -1).port_with(it, thread::number()));
     port.is_some_and(|port| port.goes_with_channel())
+}
+
+/// The channel of an end that this process has let go of: the one that it had, or attached once more.
+fn channel_of(end: &End, channel: Option<Channel>) -> Option<Channel> {
+    let attach = || family::with_meeting_surely(|m| m.channel(end, None)).flatten();
+    channel.or_else(|| if end.has_channel() { attach() } else { None })
 }
 
 /// No process has the end any more: it is free for another connection. If it `is_lost`, it becomes free later, because
@@ -356,6 +362,9 @@ impl Connection {
             // Once is enough.
             self.end.owners.forget_outsider();
             self.reset_by(Some(port));
+        } else {
+            // The program may be one with the library that comes too late for the end.
+            self.untag_if_complete(Some(port.channel));
         }
         has_gap
     }

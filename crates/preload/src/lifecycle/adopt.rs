@@ -326,6 +326,7 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
     if carried.member.is_none() && (!is_known || carried.is_passed()) && !carried.is_peeked {
         // Likewise.
         connection.end.owners.take_up_loan(carried.image);
+        connection.untag_unless_lent();
     }
     connection.mind_stdio();
     Some(index)

@@ -10,6 +10,7 @@ mod proc;
 mod process;
 mod signals;
 mod socket;
+mod tag;
 
 pub use code::*;
 pub use copies::*;
@@ -20,6 +21,7 @@ pub use numbers::*;
 pub use process::*;
 pub use signals::*;
 pub use socket::*;
+pub use tag::*;
 
 #[cfg(test)]
 mod tests {
@@ -102,6 +104,19 @@ mod tests {
         let before = size(large);
         enlarge_send_buffer(large);
         assert_eq!(size(large), before);
+    }
+
+    #[test]
+    fn a_tag_goes_with_the_socket() {
+        for host in ["127.0.0.1", "::1"] {
+            let (client, server) = pair(host);
+            let again = client.try_clone().unwrap();
+            assert!(!is_tagged(client.as_raw_fd()) && !is_tagged(server.as_raw_fd()));
+            set_tagged(client.as_raw_fd(), true);
+            assert!(is_tagged(again.as_raw_fd()) && !is_tagged(server.as_raw_fd()));
+            set_tagged(again.as_raw_fd(), false);
+            assert!(!is_tagged(client.as_raw_fd()));
+        }
     }
 
     fn sender_acked_when_passive(server: &TcpStream) -> u64 {

@@ -98,8 +98,9 @@ const LOST: u32 = 1 << 31;
 /// The family's table has the ends of those descriptors that are connections of it, which were lent to this image.
 fn claim_from(offer: Offer) {
     let Ok(family) = Family::open(offer.family, kernel::user_id()) else {
-        return each_connection(|fd, cookie| {
-            if offer.is_lost(cookie) {
+        // The last process was killed, or did not see all of the stream come to the kernel path.
+        return each_connection(|fd, _| {
+            if kernel::is_tagged(fd) {
                 leaving::end_lost(fd);
             }
         });

@@ -228,7 +228,7 @@ unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<
         count::count_before_execution(|it| it.end.stage() <= Stage::Joined && it.descriptors().any(stays));
         leave_behind(family, deadline);
     }
-    match room {
+    let packed = match room {
         Some(room) => {
             if let Some((_, _, staying)) = &room.parcel {
                 images::take_turns(|it| staying.has(it.fd));
@@ -250,7 +250,22 @@ unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<
                 ..Packed::nothing(envp)
             }
         }
+    };
+    if alone {
+        untag_complete(packed.envp != envp);
     }
+    packed
+}
+
+/// The execution is about to begin. Of the connections for which images are still awaited, the new image reads the
+/// rings of those that it gets, if it `goes_on` with any, and that were not handed over.
+fn untag_complete(goes_on: bool) {
+    look::look_at_all(|it| {
+        let is_read = goes_on && !it.end.is_pinned() && stays_open(it.fd);
+        if it.is_last() && it.is_awaited() && !is_read {
+            it.untag_if_complete(None);
+        }
+    });
 }
 
 /// This process has no connection any more, but the family's table, in which the image of another process may be about
