@@ -1301,6 +1301,39 @@ static void reused_a(struct side *side) {
 }
 static void reused(void) { two_processes(AF_INET, reused_a, ten_when_told); }
 
+/* A thread sleeps on a set of connections that are all on kernel TCP. The descriptor that it sleeps on is closed, and a
+ * connection with something unread is registered by another descriptor of the set. */
+struct asleep {
+    int set;
+    atomic_int thread;
+    int count;
+    struct epoll_event event;
+};
+static void *sleep_on_set(void *argument) {
+    struct asleep *asleep = argument;
+    asleep->thread = gettid();
+    asleep->count = epoll_wait(asleep->set, &asleep->event, 1, -1);
+    return NULL;
+}
+static void closed_asleep_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0)), cold = connect_to(&side->address);
+    int other = (int)MUST(accept(side->listener, NULL, NULL));
+    add(set, cold, EPOLLIN, 1);
+    struct asleep asleep = {.set = (int)MUST(dup(set))};
+    pthread_t thread;
+    start_thread(&thread, sleep_on_set, &asleep);
+    while (!asleep.thread) nap_ms(1);
+    await_asleep(asleep.thread);
+    MUST(close(asleep.set));
+    ten_now(side);
+    add(set, side->fd, EPOLLIN, 2);
+    pthread_join(thread, NULL);
+    say("woken: %d %d:%x", asleep.count, (int)asleep.event.data.u64, asleep.event.events);
+    MUST(close(other));
+    quit(side);
+}
+static void closed_asleep(void) { two_processes(AF_INET, closed_asleep_a, ten_when_told); }
+
 const struct scenario scenarios[] = {
     {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
     {"close-out", close_out, 0}, {"close-in", close_in, 0},             {"close-none", close_none, 0},
@@ -1320,5 +1353,6 @@ const struct scenario scenarios[] = {
     {"stuffed-nested", stuffed_nested, 0}, {"nested-many", nested_many, 0},
     {"copies", copies, 0},       {"one-shots", one_shots, 0},
     {"closed-together", closed_together, 0}, {"reused", reused, 0}, {"alike", alike, 0},
+    {"closed-asleep", closed_asleep, 0},
     {0},
 };

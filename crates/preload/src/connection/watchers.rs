@@ -1,5 +1,6 @@
 //! What a connection has the epoll sets do that watch it. The floor above gives the functions.
 
+use super::Connection;
 use crate::guest::given::Given;
 use underpass_segment::switch::Port;
 
@@ -8,6 +9,8 @@ pub struct Watchers {
     /// Whether this thread is in the middle of a look at a set in which the descriptor may be registered, below this
     /// signal handler.
     pub is_looked_at: fn(i32) -> bool,
+    /// The connection has joined its other end.
+    pub note_joined: fn(Connection),
     /// The connection of the descriptor, in this generation of the number, stays on the kernel path for good.
     pub leave_to_kernel: fn(i32, u64),
     /// A receive outside of any epoll set has used up the waiting flag of the descriptor and left data.
@@ -20,6 +23,7 @@ pub struct Watchers {
 
 static NOBODY: Watchers = Watchers {
     is_looked_at: |_| false,
+    note_joined: |_| {},
     leave_to_kernel: |_, _| {},
     take_back: |_| {},
     looks_for_room: |_| true,

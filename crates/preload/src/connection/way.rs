@@ -3,6 +3,7 @@
 use super::handle::{Handle, handle};
 use super::references::take_back_what_is_left;
 use super::state::Attachment;
+use super::watchers::watchers;
 use super::{Connection, io_uring, options};
 use crate::guest::{departure, family, filter, table};
 use underpass_segment::end::{End, Stage};
@@ -140,6 +141,9 @@ impl Connection {
                 }
             };
             kernel::undisturbed(|| family::with_meeting(alone));
+            if end.stage() == Stage::Joined {
+                (watchers().note_joined)(*self);
+            }
             // Not earlier: this look takes longer than the rest, and most connections never meet their other end.
             if end.stage() == Stage::Joined && io_uring::is_possible() {
                 return;

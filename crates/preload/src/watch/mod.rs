@@ -9,6 +9,7 @@ use crate::connection::watchers::Watchers;
 /// What a connection has its watchers do.
 pub static WATCHERS: Watchers = Watchers {
     is_looked_at: epoll::is_looked_at,
+    note_joined: set::note_joined,
     leave_to_kernel: epoll::leave_to_kernel,
     take_back: epoll::take_back,
     looks_for_room: epoll::looks_for_room,

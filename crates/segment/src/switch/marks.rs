@@ -9,17 +9,8 @@ use crate::kernel;
 use crate::lock::Entered;
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Place, Record};
-use crate::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release, SeqCst};
+use crate::sync::{Acquire, Relaxed, Release, SeqCst};
 use crate::words::{ALONE, RECEIVING};
-
-/// See [`ends_made_ready`].
-static MADE_READY: AtomicU64 = AtomicU64::new(0);
-
-/// How many ends this process has made ready: since then all reads go through the library.
-#[inline]
-pub fn ends_made_ready() -> u64 {
-    MADE_READY.load(Acquire)
-}
 
 impl Port<'_> {
     /// The next record at or behind `position` that is no filler, and where it lies.
@@ -236,13 +227,8 @@ impl Port<'_> {
             return self.end.read_gate.is_shut();
         }
         // A handler must not receive between the looks at the position.
-        let shut = || {
-            let shut = self.end.read_gate.shut();
-            // In this order: who is woken by what comes once this end is ready finds it counted.
-            MADE_READY.fetch_add(u64::from(shut), AcqRel);
-            shut
-        };
-        let ready = self.end.read_gate.is_shut() || kernel::undisturbed(|| shut() && self.declare_ready());
+        let ready =
+            self.end.read_gate.is_shut() || kernel::undisturbed(|| self.end.read_gate.shut() && self.declare_ready());
         reading.lock.exit(entered);
         ready
     }

@@ -56,7 +56,6 @@ pub use copied::Unread;
 pub use doze::Dozed;
 pub use handing_over::Recipient;
 pub use leaving::LeftRing;
-pub use marks::ends_made_ready;
 pub use readiness::{Ready, Told};
 pub use sleep::Sleep;
 pub use state::{ReaderState, SenderState};

@@ -155,7 +155,7 @@ impl Control {
         let Control { operation, fd, wanted, is_socket, .. } = *self;
         // The kernel must know first what was put off.
         set.tell(fd, |change| tell_change(set.epfd(), fd, change));
-        set.forget_native_for(fd, wanted.map_or(0, |(events, _)| events));
+        set.expect_for_native(fd, wanted.map_or(0, |(events, _)| events));
         let answer = call();
         if answer != 0 {
             return (answer, false);

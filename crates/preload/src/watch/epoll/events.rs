@@ -242,7 +242,12 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
     }
     let has_changed = || before != Some(set.changes());
     let mut found = [Registered::default(); 16];
-    let count = match set.with_data(data, 0, &mut found) {
+    let mut answer = set.with_data(data, 0, &mut found);
+    if answer == WithData::Unknown && !is_quiet() && has_changed() && kernel::is_registered(epfd, data) {
+        // Another thread may have registered it meanwhile.
+        answer = set.with_data(data, 0, &mut found);
+    }
+    let count = match answer {
         WithData::Some(count) => count,
         // Another thread got the same event in user space, and has closed the socket since.
         WithData::Closed => return,

@@ -100,7 +100,7 @@ pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadli
     }
     // In a confined process the kernel reports what its sets have.
     let set = set_of(epfd).filter(|set| set.count() > 0 || set.has_inner() && !is_quiet())?;
-    if is_native(set) {
+    if left_to_libc(set).is_some() {
         return None;
     }
     test_cancel();
@@ -121,14 +121,15 @@ pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadli
     Some(answer)
 }
 
-/// Whether the kernel's answers are right as they are.
-fn is_native(set: &Set) -> bool {
-    let is_native = set.is_native() && !set.is_stale() && !set.has_inner();
-    if is_native {
+/// Leaves the wait to libc if the set is [native](Set::native) and has no inner sets: the kernel's answers are right
+/// then as they are.
+fn left_to_libc(set: &Set) -> Option<u64> {
+    let native = set.native().filter(|_| !set.is_stale() && !set.has_inner());
+    if native.is_some() {
         // A change of a registration is put off only where one thread uses the set.
         set.is_mine();
     }
-    is_native
+    native
 }
 
 /// The same where no event can be written. As in the kernel, the first event ends the call with an error, and stays for
@@ -354,38 +355,43 @@ pub fn sleep_natively(
     if confined::has_rests() {
         return sleep_beside_rests(events, most, deadline, call);
     }
-    let (mut native, mut looks) = (Some(native), true);
+    let (mut first_call, mut looks) = (Some(native), true);
     loop {
         let set = set_of(epfd);
         let (before, has_sockets) = (set.map(Set::changes), set.is_some_and(|set| set.count() > 0));
         let slept = asleep(epfd, || {
             // A thread that changes that from now on finds this one asleep, and wakes it if need be.
-            let is_native = set.is_some_and(is_native);
-            if looks && has_sockets && !is_native {
+            let native = set.and_then(left_to_libc);
+            if looks && has_sockets && native.is_none() {
                 return None;
             }
             if has_sockets && deadline.is_none_or(|at| at > clock::nanoseconds()) {
                 statistics::count_poll_sleep();
             }
-            let answer = match native.take() {
+            let answer = match first_call.take() {
                 Some(native) => native(),
                 None => call.ask(events, most, left(deadline, u64::MAX)),
             };
-            Some((answer, is_native))
+            Some((answer, native))
         });
-        let Some((answer, was_native)) = slept else {
+        let Some((answer, native)) = slept else {
             if let Some(answer) = wait(epfd, events, most, deadline, call) {
                 return answer;
             }
-            // The kernel refuses the call, or the set is the kernel's again.
-            looks = false;
+            // The kernel refuses the call, or the set is native again.
+            looks = set.is_some_and(|set| left_to_libc(set).is_some());
             continue;
         };
-        let is_told = |set: &&Set| answer > 0 && !(was_native && is_native(set)) && !set.is_interrupted();
-        let Some(set) = set_of(epfd).filter(is_told) else {
+        looks = true;
+        // A registration for which the library had something to do may have come and gone meanwhile.
+        let is_as_before = |set: &Set| native.is_some() && set.native() == native && before == Some(set.changes());
+        let is_told = |set: &&Set| answer > 0 && !is_as_before(set) && !set.is_interrupted();
+        // The descriptor may have been closed meanwhile, and the set may have another.
+        let Some(set) = set.or_else(|| set_of(epfd)).filter(is_told) else {
             // SAFETY: the kernel has written so many.
             return unsafe { rests::confirm(epfd, events, answer) };
         };
+        let epfd = if set_of(epfd).is_some() { epfd } else { set.epfd() };
         let mut all = Events::new(events, most as usize);
         tell_each(epfd, set, &mut all, before, answer as usize);
         if all.count > 0 {

@@ -29,6 +29,7 @@ use groups::Members;
 use items::{First, Items};
 use names::Names;
 use native::Known;
+pub use native::note_joined;
 use underpass_segment::clock::give_way;
 use underpass_segment::sync::{
     AcqRel, Acquire, AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, pause,
@@ -87,7 +88,7 @@ pub struct Set {
     has_foreign: AtomicBool,
     /// See [`Set::has_twins`].
     has_twins: AtomicBool,
-    /// See [`Set::is_native`].
+    /// See [`Set::native`].
     native: Known,
     /// Pools in which it has a group.
     groups: AtomicU32,
@@ -116,6 +117,8 @@ pub fn after_fork() {
     for set in made() {
         set.groups.store(0, Relaxed);
         set.lock.store(0, Relaxed);
+        // Another thread of the parent may have been about to say that a connection has joined.
+        set.native.forget();
         set.locked(|state| {
             state.member_count = 0;
             state.looks_left = 0;
@@ -360,7 +363,9 @@ impl Set {
     /// Has `fd` wake the threads that sleep on the set; false if another descriptor does so already.
     pub fn set_alarm(&self, fd: i32) -> bool {
         ALARMS.store(true, Relaxed);
-        self.alarm.compare_exchange(0, fd + 1, AcqRel, Relaxed).is_ok()
+        let is_set = self.alarm.compare_exchange(0, fd + 1, AcqRel, Relaxed).is_ok();
+        self.native.forget();
+        is_set
     }
 
     /// Whether it has one.

@@ -1,64 +1,122 @@
-//! Sets whose connections are all on kernel TCP: the kernel alone knows what is true of them, and the library has
-//! nothing to do.
+//! Sets that libc's own wait serves as well: none of their connections has a channel, so the kernel alone knows what
+//! is true of them, and the library has nothing to do.
 
-use super::{Item, Room, Set};
-use crate::connection;
-use underpass_segment::switch::ends_made_ready;
-use underpass_segment::sync::{Acquire, AtomicU64, Release};
+use super::{Item, Room, Set, State, sets_of};
+use crate::connection::{self, Connection};
+use underpass_segment::end::Stage;
+use underpass_segment::sync::{AcqRel, Acquire, AtomicI32, AtomicU32, AtomicU64, Relaxed, Release};
 
-/// What is known of a set: twice the number of [`ends_made_ready`] when it was looked at, plus 1 if the library has
-/// something to do, plus 2. 0: nothing is known.
-#[repr(transparent)]
-pub(super) struct Known(AtomicU64);
+/// What is known of a set. Zeroed memory knows nothing.
+pub(super) struct Known {
+    /// A [`Verdict`] in the lowest bits, and above them how often something was learned or forgotten.
+    word: AtomicU64,
+    /// The last descriptor for which the library had something to do: the next look begins there.
+    fd: AtomicI32,
+    /// How often the set was asked about while the library had something to do.
+    asked: AtomicU32,
+}
+
+/// Whether the set is native.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+enum Verdict {
+    Unknown = 0,
+    Native = 1,
+    NotNative = 2,
+}
+
+/// The bits of a [`Verdict`].
+const VERDICT: u64 = 3;
 
 impl Known {
-    const LIBRARY: u64 = 1;
+    fn is(word: u64, verdict: Verdict) -> bool {
+        word & VERDICT == verdict as u64
+    }
 
-    fn as_of(made_ready: u64) -> u64 {
-        2 * made_ready + 2
+    fn change(&self, verdict: Verdict) {
+        let next = |word: u64| Some((word & !VERDICT).wrapping_add(VERDICT + 1) | verdict as u64);
+        let _ = self.word.fetch_update(AcqRel, Relaxed, next);
     }
 
     /// Nothing is known any more.
     pub(super) fn forget(&self) {
-        self.0.store(0, Release);
+        self.change(Verdict::Unknown);
+    }
+
+    /// The library has something to do for `fd`.
+    pub(super) fn note_not_native(&self, fd: i32) {
+        self.fd.store(fd, Relaxed);
+        self.change(Verdict::NotNative);
+    }
+
+    /// The library has nothing to do for `fd` any more.
+    pub(super) fn forget_for(&self, fd: i32) {
+        if Known::is(self.word.load(Relaxed), Verdict::NotNative) && self.fd.load(Relaxed) == fd {
+            self.forget();
+        }
+    }
+
+    /// Whether it is time to look again at a set that was not native. Less and less often: the look may take long.
+    fn is_time(&self) -> bool {
+        let asked = self.asked.load(Relaxed).wrapping_add(1);
+        self.asked.store(asked, Relaxed);
+        asked.is_power_of_two()
     }
 }
 
+/// The connection has joined its other end: sets that have it are not native any more.
+pub fn note_joined(connection: Connection) {
+    connection.descriptors().flat_map(sets_of).for_each(|set| set.native.forget());
+}
+
 impl Set {
-    /// Whether the kernel's answers are right as they are: no connection in the set has a channel that is in use. It
-    /// stays so until an end of this process is made ready, or a registration is made that the library has to look at.
+    /// Whether the set is native: a value that is the same as long as it stays so. It does until a connection in the
+    /// set joins its other end, or a registration is made for which the library has something to do.
     #[inline]
-    pub fn is_native(&self) -> bool {
-        let now = Known::as_of(ends_made_ready());
-        match self.native.0.load(Acquire) {
-            known if known & !Known::LIBRARY == now => known == now,
-            _ => self.look_whether_native(now),
+    pub fn native(&self) -> Option<u64> {
+        let word = self.native.word.load(Acquire);
+        if Known::is(word, Verdict::Native) {
+            return Some(word);
         }
+        if Known::is(word, Verdict::NotNative) && !self.native.is_time() {
+            return None;
+        }
+        self.look_whether_native()
     }
 
     #[cold]
-    fn look_whether_native(&self, now: u64) -> bool {
+    fn look_whether_native(&self) -> Option<u64> {
         if self.is_interrupted() || self.is_stale() {
-            return false;
+            return None;
         }
         self.locked(|state| {
-            let places = 0..state.places();
-            let mut is_the_kernels = |index| {
-                let fd = state.fd_at(index);
+            let before = self.native.word.load(Acquire);
+            let is_the_librarys = |state: &mut State, fd| {
                 let item = state.item(fd).filter(|item| item.is_ours(fd));
-                item.is_none_or(|item| item.is_as_asked() && !needs_library(fd, item.events))
+                item.is_some_and(|item| !item.is_as_asked() || needs_library(fd, item.events))
             };
-            let is_native = !self.has_alarm() && places.into_iter().all(&mut is_the_kernels);
-            self.native.0.store(now | if is_native { 0 } else { Known::LIBRARY }, Release);
-            is_native
-        })
+            let last = self.native.fd.load(Relaxed);
+            let found = if is_the_librarys(state, last) {
+                Some(last)
+            } else {
+                let mut places = 0..state.places();
+                places.find_map(|index| Some(state.fd_at(index)).filter(|&fd| fd >= 0 && is_the_librarys(state, fd)))
+            };
+            let verdict = if found.is_some() || self.has_alarm() { Verdict::NotNative } else { Verdict::Native };
+            found.inspect(|&fd| self.native.fd.store(fd, Relaxed));
+            // Not if a signal handler, or another thread, has changed it meanwhile.
+            let now = before & !VERDICT | verdict as u64;
+            let _ = self.native.word.compare_exchange(before, now, Release, Relaxed);
+        });
+        let word = self.native.word.load(Acquire);
+        Known::is(word, Verdict::Native).then_some(word)
     }
 
-    /// `fd` is about to be registered for `events`, or was just now. A thread that the kernel wakes for that looks at
-    /// the set anew, once this thread is done with it.
-    pub fn forget_native_for(&self, fd: i32, events: u32) {
+    /// `fd` is about to be registered for `events`: a thread that the kernel wakes for that is not to take the set for
+    /// native.
+    pub fn expect_for_native(&self, fd: i32, events: u32) {
         if needs_library(fd, events) {
-            self.native.forget();
+            self.native.note_not_native(fd);
         }
     }
 }
@@ -70,8 +128,9 @@ impl Item {
     }
 }
 
-/// One-shot registrations are used up by the kernel, which the library has to follow.
+/// Whether the library has something to do for a socket that is registered so. It has for one-shot registrations, which
+/// the kernel uses up. A connection that has joined is made ready later, perhaps by another process that has its end.
 fn needs_library(fd: i32, events: u32) -> bool {
-    let is_ready = || connection::known(fd).is_some_and(|it| it.ready_port().is_some());
-    events & libc::EPOLLONESHOT as u32 != 0 || is_ready()
+    let has_joined = || connection::known(fd).is_some_and(|it| it.end.stage() == Stage::Joined);
+    events & libc::EPOLLONESHOT as u32 != 0 || has_joined()
 }

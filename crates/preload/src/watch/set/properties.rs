@@ -100,6 +100,8 @@ enum Step {
         heir: i32,
     },
     ForgetClosed(u64),
+    /// Is the set native?
+    AskNative,
     /// A one-shot registration is used up; one is kicked.
     Mark {
         fd: i32,
@@ -390,6 +392,11 @@ impl Bench {
             }
             Step::Close { fd, last } => self.close(fd, last),
             Step::Adopt { fd, heir } => self.adopt(fd, heir),
+            Step::AskNative => {
+                let native = set.native();
+                self.model_hears();
+                self.assert_used_up_by_library(native);
+            }
             Step::ForgetClosed(data) => {
                 set.forget_closed(data);
                 let is_closed =
@@ -499,8 +506,13 @@ impl Bench {
         assert_eq!(set.is_active(), !model.active.is_empty());
         let is_stale = |fd| model.ours(fd).is_some_and(|it| it.kernel != Kernel::Same);
         assert!(set.is_stale() || !FDS.into_iter().any(is_stale), "the kernel is told of what it does not know");
-        let is_one_shot = |fd| model.ours(fd).is_some_and(|it| it.events & ONCE != 0);
-        assert!(!set.is_native() || !FDS.into_iter().any(is_one_shot), "the library uses it up");
+        self.assert_used_up_by_library(set.native());
+    }
+
+    /// A set with a one-shot registration is not native.
+    fn assert_used_up_by_library(&self, native: Option<u64>) {
+        let is_one_shot = |fd| self.model.ours(fd).is_some_and(|it| it.events & ONCE != 0);
+        assert!(native.is_none() || !FDS.into_iter().any(is_one_shot));
     }
 }
 
@@ -558,6 +570,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (fd(), any::<bool>()).prop_map(|(fd, last)| Step::Close { fd, last }),
         1 => (fd(), fd()).prop_map(|(fd, heir)| Step::Adopt { fd, heir }),
         1 => DATA.prop_map(Step::ForgetClosed),
+        2 => Just(Step::AskNative),
         1 => (fd(), any::<bool>(), any::<bool>())
             .prop_map(|(fd, disarmed, kicked)| Step::Mark { fd, disarmed, kicked }),
         6 => (prop::collection::vec(verdict(), 1..5), any::<bool>())

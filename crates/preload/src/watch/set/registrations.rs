@@ -46,7 +46,8 @@ impl Set {
     pub fn follow(&self, fd: i32, events: u32, data: u64, kernel: impl FnOnce() -> i32) -> Result<i32, i32> {
         let generation = table::generation(fd);
         self.locked(|state| {
-            self.forget_native_for(fd, events);
+            // First here, and again by `put`: a handler may interrupt this and look at the set.
+            self.expect_for_native(fd, events);
             let answer = kernel();
             let change = Change::Registered { fd, generation, events, data, foreign: false };
             if answer != 0 || self.apply(state, change) { Ok(answer) } else { Err(answer) }
@@ -282,8 +283,10 @@ impl State {
             flags: kept,
             ..Item::of(fd, events, data, foreign)
         };
-        // SAFETY: the set that this is the state of.
-        unsafe { &*self.set }.forget_native_for(fd, events);
+        if !foreign {
+            // SAFETY: the set that this is the state of.
+            unsafe { &*self.set }.expect_for_native(fd, events);
+        }
         self.link(fd);
         true
     }
@@ -295,6 +298,8 @@ impl State {
             if let Some(item) = self.item(fd) {
                 item.empty();
             }
+            // SAFETY: the set that this is the state of.
+            unsafe { &*self.set }.native.forget_for(fd);
             self.drop_inactive();
         }
     }
