@@ -1,7 +1,7 @@
 //! A connection that is handed to another program image goes on, whatever that image is and however many there are.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -739,6 +739,13 @@ fn the_last_of_two_that_end_at_once_leaves_the_ring_to_an_image() {
     stage.finish();
 }
 
+/// Whether a process may copy another one's socket which is neither its parent nor its child (ptrace(2), Yama).
+fn may_trace_others() -> bool {
+    let is_root = || fs::metadata("/proc/self").is_ok_and(|it| it.uid() == 0);
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    matches!(scope.trim(), "" | "0") || scope.trim() != "3" && is_root()
+}
+
 /// No process has the table of ends any more when an image begins. If a process was killed that might have had
 /// something in its ring, the image must not find the end of the stream, or what comes later, in its place. If all have
 /// ended in order, everything comes by the kernel.
@@ -747,14 +754,24 @@ fn an_image_that_finds_no_process_reads_all_or_is_reset() {
     let Some(stage) = Stage::with(&["python3"]) else { return };
     let program = fixture("gone.py");
     let killed = if is_kernel_only() { "whole" } else { "reset" };
+    // A process that may not copy the other end's socket leaves it to the other end to put what is unread there.
+    let copied = if may_trace_others() { "whole" } else { killed };
     let cases = [
         ("ends", "whole"),
         ("closes-and-ends", "whole"),
         ("executes", "whole"),
         ("closes-and-executes", "whole"),
         ("closes-and-dies", "whole"),
+        ("asks-ends", "whole"),
+        ("asks-closes-and-ends", "whole"),
+        ("asks-closes-and-executes", "whole"),
+        ("unread-ends", copied),
+        ("unread-closes-and-ends", copied),
+        ("unread-executes", copied),
         ("dies", killed),
         ("leaves-and-dies", killed),
+        ("fails-and-dies", killed),
+        ("unread-dies", killed),
     ];
     let images = cases.map(|(how, outcome)| {
         let fifo = stage.path(how);

@@ -32,7 +32,13 @@ impl Connection {
 
     /// The same for any recipient: see [`Port::hand_over`].
     pub fn hand_over_to(&self, recipient: Recipient, reason: Reason, wakes: bool) -> bool {
-        self.port_for(recipient, reason).is_none_or(|(port, recipient)| port.hand_over(reason, recipient, wakes))
+        let is_whole =
+            self.port_for(recipient, reason).is_none_or(|(port, recipient)| port.hand_over(reason, recipient, wakes));
+        if is_whole && self.end.owners.is_lent() {
+            // An image that is awaited misses nothing either.
+            self.leave_to_kernel_for_image(None);
+        }
+        is_whole
     }
 
     /// Pins the end, and returns the port by which it is left to the recipient. A confined end is on kernel TCP

@@ -65,7 +65,7 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     let may_be_claimed = until > now && lack_channel() || last && kept_until(end, until) > now;
     if may_be_claimed && unclaimed::add(index, until) {
         if let Some(fd) = fd.filter(|_| !end.owners.are_any()) {
-            Connection::at(family, index, fd).untag_if_complete(channel_of(end, channel));
+            Connection::at(family, index, fd).leave_to_kernel_for_image(channel_of(end, channel));
         }
         return;
     }
@@ -364,7 +364,7 @@ impl Connection {
             self.reset_by(Some(port));
         } else {
             // The program may be one with the library that comes too late for the end.
-            self.untag_if_complete(Some(port.channel));
+            self.leave_to_kernel_for_image(Some(port.channel));
         }
         has_gap
     }

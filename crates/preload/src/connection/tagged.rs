@@ -1,5 +1,8 @@
 //! The tag of a connection's socket says what a program image has to know that comes for it when no process has its end
-//! any more: whether something may be missing on the kernel path.
+//! any more: whether something may be missing on the kernel path. See [`kernel::set_tagged`].
+//!
+//! Each function here sets the tag and looks again: another thread or process may join, lend or claim the connection at
+//! the same moment. It does so first, and then sets the tag as well.
 
 use super::Connection;
 use crate::guest::{filter, thread};
@@ -8,20 +11,30 @@ use underpass_segment::end::Stage;
 use underpass_segment::kernel;
 
 impl Connection {
-    /// An image is lent the connection: its socket is tagged if the ring may have something of the stream. If it joins
-    /// later, it is tagged then.
-    pub fn tag(&self) {
+    /// An image is lent the connection: its socket is tagged if the ring may have something of the stream, and loses
+    /// the tag of an earlier loan otherwise. If it joins later, it is tagged then.
+    pub fn tag_for_loan(&self) {
         kernel::set_tagged(self.fd, !self.end.is_plain_for_good());
+        self.tag_if_lent();
     }
 
-    /// An image has come for the connection.
+    /// This process reads the ring, or may read it again: the socket is tagged if an image is awaited all the same.
+    pub fn tag_if_lent(&self) {
+        if self.end.owners.is_lent() && !self.end.is_plain_for_good() {
+            kernel::set_tagged(self.fd, true);
+        }
+    }
+
+    /// An image has come for the connection, or does not come: the tag goes, unless another one is awaited.
     pub fn untag_unless_lent(&self) {
-        kernel::set_tagged(self.fd, self.end.owners.is_lent() && !self.end.is_plain_for_good());
+        kernel::set_tagged(self.fd, false);
+        self.tag_if_lent();
     }
 
-    /// No process reads the ring until an image comes: takes the tag away if the kernel path has all of the stream. The
-    /// end's channel is attached if it is not given.
-    pub fn untag_if_complete(&self, channel: Option<Channel>) {
+    /// No process reads the ring until an image comes: takes the tag away if the kernel path has all of the stream, and
+    /// puts there before what is unread, as far as that can be done at once. The end's channel is attached if it is not
+    /// given.
+    pub fn leave_to_kernel_for_image(&self, channel: Option<Channel>) {
         if filter::is_confined() {
             return;
         }
@@ -29,16 +42,21 @@ impl Connection {
             Some(channel) => Some(self.port_with(channel, thread::number())),
             None => self.port(),
         };
-        let is_complete = match self.end.stage() {
+        let is_left_to_kernel = || match self.end.stage() {
             Stage::Joined => port().is_some_and(|port| port.leaves_all_to_kernel()),
             Stage::Plain | Stage::Waiting | Stage::Pinned => true,
             Stage::Broken => false,
         };
-        if is_complete {
+        if self.end.stage() == Stage::Joined
+            && let Some(port) = port()
+        {
+            port.give_for_image();
+        }
+        if is_left_to_kernel() {
             kernel::set_tagged(self.fd, false);
-            // An image may have come meanwhile, beside which another one is awaited.
-            if self.end.owners.are_several() {
-                self.tag();
+            // An image may have come back to the ring meanwhile, beside which another one is awaited.
+            if !is_left_to_kernel() {
+                self.tag_if_lent();
             }
         }
     }

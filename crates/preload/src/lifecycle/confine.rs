@@ -52,6 +52,10 @@ impl Connection {
             let _ = handle.attachment.compare_exchange(present, Attachment::Confined, AcqRel, Acquire);
         }
         let has_rest = !port.is_plain();
+        if !has_rest {
+            // Behind the filter it cannot be taken away.
+            kernel::set_tagged(self.fd, false);
+        }
         let is_followed = epoll::enter_rests(*self, has_rest);
         epoll::leave_registrations(*self);
         if has_rest {

@@ -91,10 +91,9 @@ pub fn await_arrivals(family: &'static Family, deadline: u64) {
     });
     await_claims(family, deadline);
     look::for_each(|index, fd| {
-        // The other end may have given back only now what was unread.
         let connection = Connection::at(family, index, fd);
         if connection.is_awaited() && connection.is_relinquished() && !connection.end.owners.are_any() {
-            connection.untag_if_complete(None);
+            connection.leave_to_kernel_for_image(None);
         }
     });
 }

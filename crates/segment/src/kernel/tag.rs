@@ -5,7 +5,7 @@
 
 use super::{int_option, set_int_option};
 
-/// Tags the socket, or takes its tag away.
+/// Tags the socket, or takes its tag away. Every kernel of those that the library knows can do so.
 pub fn set_tagged(fd: i32, is_tagged: bool) {
     let _ = set_int_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, (!is_tagged).into());
 }

@@ -259,7 +259,7 @@ impl End {
 
     /// Whether the kernel has received `left_behind` bytes since the reader of socket `fd` went away, so that the
     /// sender has given them back.
-    fn was_given(&self, fd: i32, left_behind: u64) -> bool {
+    pub(super) fn was_given(&self, fd: i32, left_behind: u64) -> bool {
         let position = self.reading.away_at.load(Relaxed);
         let Ok(counters) = kernel::counters(fd) else { return false };
         // The other end's FIN counts as a byte, and nothing tells whether it has come where the connection is over.

@@ -12,6 +12,9 @@ use crate::sync::Release;
 /// How long an end that was rung is awaited. Beside heavy load it may have to wait long for a processor.
 const PASSES_MARK_WITHIN_US: u64 = 500_000;
 
+/// A sender that was woken has given back within this time, if it gets a processor.
+const GIVES_WITHIN_US: u64 = 20_000;
+
 /// A process without the library that gets the socket. It decides how surely the socket has to be plain TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recipient {
@@ -103,6 +106,20 @@ impl Port<'_> {
         }
         self.channel.incoming().flags.want_down.store(1, Release);
         self.go_down_for_good(reason, false, u64::MAX);
+    }
+
+    /// This end is away, and its process is about to let go of it: what is unread is put on the kernel path if that
+    /// needs no call of the other end's program. A sender that sleeps was woken for it; beside any other, this end
+    /// gives itself.
+    pub fn give_for_image(&self) {
+        let began = ticks();
+        let is_due = || self.end.is_away() && !self.leaves_all_to_kernel();
+        while is_due() && self.reader_may_sleep() && ticks().wrapping_sub(began) < micros(GIVES_WITHIN_US) {
+            nap(50);
+        }
+        if is_due() {
+            self.give_itself();
+        }
     }
 
     /// Hands over both ends of a connection of this process, which is about to give up the channel. What cannot be put

@@ -344,7 +344,9 @@ impl Port<'_> {
         let is_there = match Flag(self.channel.incoming().flags.waiting.load(Acquire)).presence() {
             Presence::Here => false,
             Presence::Left => self.is_all_given(),
-            Presence::Away | Presence::Giving => self.left_behind() == 0,
+            Presence::Away | Presence::Giving => {
+                self.left_behind() == 0 || self.end.was_given(self.fd, self.until_given())
+            }
             Presence::Given => true,
         };
         is_there && reading.is_where_kernel_is() && !self.sends_fast()

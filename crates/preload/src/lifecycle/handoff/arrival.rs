@@ -98,7 +98,7 @@ const LOST: u32 = 1 << 31;
 /// The family's table has the ends of those descriptors that are connections of it, which were lent to this image.
 fn claim_from(offer: Offer) {
     let Ok(family) = Family::open(offer.family, kernel::user_id()) else {
-        // The last process was killed, or did not see all of the stream come to the kernel path.
+        // The last process was killed, or did not see all of the stream come to the kernel path, or was confined.
         return each_connection(|fd, _| {
             if kernel::is_tagged(fd) {
                 leaving::end_lost(fd);
@@ -122,6 +122,8 @@ fn claim_from(offer: Offer) {
             Some(index) => {
                 adopt::claim(fd, CameBy::Execution(&Carried::spawned(offer.family, index, offer.image)));
             }
+            // Its end was given up for an image that does not come any more.
+            None if kernel::is_tagged(fd) => leaving::end_lost(fd),
             None => {}
         });
     }

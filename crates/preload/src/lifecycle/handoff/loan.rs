@@ -1,6 +1,6 @@
 //! What a new image is lent: ends that it finds in the family's table, and that this process keeps until it has come.
 
-use crate::connection::{Connection, lent};
+use crate::connection::{Connection, lent, look};
 use core::fmt::{self, Display, Formatter};
 use underpass_segment::clock;
 use underpass_segment::end::{IMAGE_WITHIN_NS, Stage};
@@ -26,8 +26,8 @@ impl Loan {
             lent::take_back_if_image_died(&connection.end.owners);
             connection.end.owners.lend(clock::nanoseconds() + IMAGE_WITHIN_NS, self.image);
         }
-        // An image before may have left the tag there.
-        connection.tag();
+        // Also one that is pinned: it may have the tag of an earlier loan.
+        connection.tag_for_loan();
     }
 
     /// The image is executed in `process`: if that ends before the image has come, the loan is over.
@@ -44,6 +44,7 @@ impl Loan {
 impl Drop for Loan {
     fn drop(&mut self) {
         lent::take_back_all(self.family, self.image);
+        look::look_at_all(|it| it.untag_unless_lent());
     }
 }
 

@@ -157,7 +157,11 @@ struct Away(&'static Family);
 
 impl Drop for Away {
     fn drop(&mut self) {
-        look::look_at_all(|it| it.come_back());
+        look::look_at_all(|it| {
+            it.come_back();
+            // See `leave_to_late_images`.
+            it.tag_if_lent();
+        });
         self.0.end_departure(family::member());
     }
 }
@@ -252,18 +256,18 @@ unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<
         }
     };
     if alone {
-        untag_complete(packed.envp != envp);
+        leave_to_late_images(packed.envp != envp);
     }
     packed
 }
 
-/// The execution is about to begin. Of the connections for which images are still awaited, the new image reads the
-/// rings of those that it gets, if it `goes_on` with any, and that were not handed over.
-fn untag_complete(goes_on: bool) {
+/// The execution is about to begin. Images are still awaited for some connections: leaves to the kernel those whose
+/// rings the new image does not read, if it `goes_on` with any.
+fn leave_to_late_images(goes_on: bool) {
     look::look_at_all(|it| {
-        let is_read = goes_on && !it.end.is_pinned() && stays_open(it.fd);
+        let is_read = goes_on && !it.end.is_pinned() && it.descriptors().any(stays_open);
         if it.is_last() && it.is_awaited() && !is_read {
-            it.untag_if_complete(None);
+            it.leave_to_kernel_for_image(None);
         }
     });
 }
