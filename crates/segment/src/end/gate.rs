@@ -89,3 +89,37 @@ mod models {
         });
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::end::{End, Stage};
+    use crate::sync::{AtomicU32, Relaxed};
+    use std::sync::Barrier;
+
+    /// Fails if `End::shut_gate` does not look whether the end has become plain: every plain call would try for ever.
+    #[test]
+    #[allow(unsafe_code, reason = "makes an unused end")]
+    fn the_gates_of_a_plain_end_are_open() {
+        const ROUNDS: usize = 20_000;
+        // SAFETY: zeroed memory is an unused end.
+        let ends: Vec<Box<End>> = (0..ROUNDS).map(|_| unsafe { Box::new_zeroed().assume_init() }).collect();
+        ends.iter().for_each(|end| _ = end.advance(Stage::Joined));
+        let (start, turn) = (Barrier::new(2), AtomicU32::new(0));
+        let each = |act: &dyn Fn(&End)| {
+            start.wait();
+            for (end, round) in ends.iter().zip(1u32..) {
+                // Both come to each end at the same moment.
+                let before = turn.fetch_add(1, Relaxed) + 1;
+                while before < 2 * round && turn.load(Relaxed) < 2 * round {
+                    core::hint::spin_loop();
+                }
+                act(end);
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| each(&|end| _ = end.shut_gate(&end.read_gate)));
+            each(&End::become_plain);
+        });
+        assert_eq!(ends.iter().filter(|end| end.read_gate.is_shut()).count(), 0);
+    }
+}

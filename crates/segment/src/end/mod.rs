@@ -20,7 +20,7 @@ use crate::layout::{Spare, laid_out};
 use crate::lock::Entered;
 use crate::raw::Errno;
 use crate::reason::Reason;
-use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Relaxed};
+use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
 
 /// How far an end has come. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -397,8 +397,25 @@ impl End {
     /// From now on the connection is plain kernel TCP, in every process of the family.
     pub fn become_plain(&self) {
         self.advance(Stage::Pinned);
+        // SeqCst: see `shut_gate`.
+        fence(SeqCst);
         self.read_gate.open();
         self.write_gate.open();
+    }
+
+    /// Shuts a gate of this end, unless the end has become plain: then no thread would open it again. Whether it is
+    /// shut.
+    pub(crate) fn shut_gate(&self, gate: &Gate) -> bool {
+        if !gate.shut() {
+            return false;
+        }
+        // SeqCst: this thread shuts, then looks. A thread that makes the end plain says so, then opens.
+        fence(SeqCst);
+        let is_plain = self.stage() == Stage::Pinned;
+        if is_plain {
+            gate.open();
+        }
+        !is_plain
     }
 
     /// Forgets the watchers and sleepers of this family: only processes of another family watch the socket from now on.

@@ -227,8 +227,8 @@ impl Port<'_> {
             return self.end.read_gate.is_shut();
         }
         // A handler must not receive between the looks at the position.
-        let ready =
-            self.end.read_gate.is_shut() || kernel::undisturbed(|| self.end.read_gate.shut() && self.declare_ready());
+        let ready = self.end.read_gate.is_shut()
+            || kernel::undisturbed(|| self.end.shut_gate(&self.end.read_gate) && self.declare_ready());
         reading.lock.exit(entered);
         ready
     }

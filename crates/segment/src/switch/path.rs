@@ -59,7 +59,7 @@ impl Port<'_> {
             || self.reader_wants_down()
             || sending.kernel_sends.load(Acquire) != 0
             || end.stage() != Stage::Joined
-            || !end.write_gate.shut()
+            || !end.shut_gate(&end.write_gate)
         {
             return false;
         }
