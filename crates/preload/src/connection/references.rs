@@ -17,8 +17,8 @@ use underpass_segment::{clock, kernel};
 /// How much longer than an image a process is awaited that a socket was passed to, in nanoseconds.
 const IN_QUEUE_NS: u64 = 600_000_000_000;
 
-/// How long processes are awaited that are dying, in nanoseconds.
-const DYING_WITHIN_NS: u64 = 250_000_000;
+/// How long processes are awaited that are dying, in nanoseconds: beside heavy load one takes more than 250 ms.
+const DYING_WITHIN_NS: u64 = 1_000_000_000;
 /// How often they are looked for at most where ends are let go of, because each close may be one of thousands.
 const LOOK_EVERY_NS: u64 = 1_000_000;
 
