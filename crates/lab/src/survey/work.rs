@@ -211,10 +211,11 @@ impl<'a> Work<'a> {
                 let (mut command, session) = self.command(Tool::Qperf, path)?;
                 qperf::measure(&mut command, to, size, seconds);
                 let output = self.finish(&mut command, seconds)?;
-                let value = proven(session.as_ref(), output.pid, Rule::Bytes, qperf::read(&output.stdout)?)?;
+                let figures = qperf::read(&output.stdout)?;
+                let value = proven(session.as_ref(), output.pid, Rule::Bytes, figures.latency)?;
                 let processor_time = nanoseconds(output.processor_time);
-                let seconds = f64::from(seconds);
-                Ok(Reading { value, percentiles: None, seconds, bytes: None, exchanges: None, processor_time })
+                let (seconds, exchanges) = (f64::from(seconds), Some(figures.exchanges));
+                Ok(Reading { value, percentiles: None, seconds, bytes: None, exchanges, processor_time })
             }
             Client::Latency { tool, .. } => bail!("{} measures no latency", tool.program()),
             Client::Tls { size, .. } if size == 0 || size > LARGEST => bail!("a file of {size} bytes cannot be sent"),
