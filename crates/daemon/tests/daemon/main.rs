@@ -10,5 +10,6 @@ mod forging;
 mod hostile;
 mod namespaces;
 mod policy;
+mod refusals;
 mod state;
 mod users;
