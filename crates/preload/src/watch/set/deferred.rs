@@ -1,7 +1,7 @@
 //! A signal handler may interrupt its own thread inside a set. It defers its changes of the set, and the interrupted
 //! look makes them when it ends.
 
-use super::{Change, Set, State, made};
+use super::{Change, Point, Set, State, lock_point, made};
 use crate::connection::references;
 use crate::guest::memory::{PIECE, Sparse};
 use core::cell::UnsafeCell;
@@ -116,7 +116,8 @@ impl Set {
         while done < self.deferred.count.load(Relaxed) {
             compiler_fence(SeqCst);
             let what = self.deferred.at(done as usize);
-            self.deferred.put(done as usize, None);
+            lock_point(self, Point::Deferred);
+            let mut is_made = true;
             match what {
                 Some(Deferred::Change(change)) => {
                     // Without address space the events of a registration are reported as the kernel has them.
@@ -124,15 +125,17 @@ impl Set {
                 }
                 Some(Deferred::End { index }) => match free.next() {
                     Some(place) => *place = Some(index),
-                    None => {
-                        // No room for more: this one waits until the others have been released.
-                        self.deferred.put(done as usize, what);
-                        all = false;
-                    }
+                    // No room for more: this one waits until the others have been released.
+                    None => (is_made, all) = (false, false),
                 },
                 Some(Deferred::Closed) => ends.closed = true,
                 None => {}
             }
+            if is_made {
+                // Afterwards: until it is made, another handler foresees it here.
+                self.deferred.put(done as usize, None);
+            }
+            lock_point(self, Point::Made);
             done += 1;
             if all && self.deferred.count.compare_exchange(done, 0, Relaxed, Relaxed).is_ok() {
                 break;

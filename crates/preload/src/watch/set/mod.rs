@@ -145,10 +145,24 @@ pub fn forget_alarm(fd: i32) {
 }
 
 /// Where a signal handler may interrupt a look at the set, and the model of the tests does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Point {
+    /// The lock was taken for a look, which comes next.
+    Taken,
+    /// The look is over.
+    Over,
+    /// What was deferred first is about to be made.
+    Deferred,
+    /// It is made.
+    Made,
+    /// Nothing is deferred, and the lock is about to be given back.
+    Leaving,
+}
+
 #[inline]
-fn lock_point(_set: &Set) {
+fn lock_point(_set: &Set, _point: Point) {
     #[cfg(test)]
-    properties::interrupt(_set);
+    properties::interrupt(_set, _point);
 }
 
 impl Set {
@@ -246,14 +260,15 @@ impl Set {
             // SAFETY: the lock makes this thread the only one.
             let state = unsafe { &mut *self.state.get() };
             if let Some(what) = what.take() {
-                lock_point(self);
+                lock_point(self, Point::Taken);
                 result = Some(what(state));
-                lock_point(self);
+                lock_point(self, Point::Over);
             }
             let ends = self.deferred.is_any().then(|| self.catch_up(state));
             self.count.store(state.count, Relaxed);
             self.active_count.store(state.active_count as u32, Relaxed);
             self.stale.store(state.stale_count > 0, Relaxed);
+            lock_point(self, Point::Leaving);
             self.lock.store(0, Release);
             if let Some(ends) = ends {
                 ends.let_go(self);
