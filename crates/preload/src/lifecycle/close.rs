@@ -103,9 +103,12 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
         epoll::freeze_registrations(connection, || None);
         epoll::outlast_looks(fd);
         epoll::let_go(connection, table::generation(fd));
+        // A look that this signal handler has interrupted does so when it lets go.
         set::sets_of(fd).for_each(|set| set.with_item(fd, |item| item.set_told(Told::default())));
         connection.outlast_calls();
-        release(index, None);
+        if !set::defer_release(index) {
+            release(index, None);
+        }
     }
     answer
 }

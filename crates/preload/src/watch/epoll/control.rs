@@ -1,6 +1,6 @@
 //! The program's registrations (epoll_ctl): made at once, or put off.
 
-use super::register::{kick, register, tell_all, tell_change};
+use super::register::{give_back, kick, register, tell_all, tell_change};
 use super::room::ask_kernel_for_room;
 use super::sleep::{leave_group, leave_to_sleepers, watch};
 use super::{EDGE, IN, has_sleepers, need_set, port, rests, set_of};
@@ -105,11 +105,10 @@ impl Control {
         let (epfd, fd) = (self.epfd, self.fd);
         let Some(set) = set_of(epfd) else { return call() };
         let answer = set.follow_removal(fd, call);
-        if answer == 0 {
-            set.remove_inner(fd);
-            if let Some(port) = port(fd) {
-                leave_group(epfd, set, &port);
-            }
+        if answer == 0
+            && let Some(port) = port(fd)
+        {
+            leave_group(epfd, set, &port);
         }
         answer
     }
@@ -121,16 +120,21 @@ impl Control {
         if answer == 0
             && let Some(set) = need_set(epfd)
         {
-            set.add_inner(fd);
             if let Some((events, data)) = self.wanted {
                 set.note_foreign(fd, events, data);
             }
-            inner.set_inner();
-            tell_all(fd, inner);
-            // A thread may be asleep on the outer set already.
-            leave_to_sleepers(fd, inner);
+            self.nest(set, inner);
         }
         answer
+    }
+
+    /// `inner` has been registered in `set`.
+    fn nest(&self, set: &Set, inner: &Set) {
+        set.add_inner(self.fd);
+        inner.set_inner();
+        tell_all(self.fd, inner);
+        // A thread may be asleep on the outer set already.
+        leave_to_sleepers(self.fd, inner);
     }
 
     /// The socket that was registered in `set` is a connection: looks at it.
@@ -156,6 +160,7 @@ impl Control {
         // The kernel must know first what was put off.
         set.tell(fd, |change| tell_change(set.epfd(), fd, change));
         set.expect_for_native(fd, wanted.map_or(0, |(events, _)| events));
+        let inner = if !is_socket && !self.is_surely_no_set() && self.is_set() { set_of(fd) } else { None };
         let answer = call();
         if answer != 0 {
             return (answer, false);
@@ -164,8 +169,10 @@ impl Control {
             let generation = table::generation(fd);
             set.change(Change::Registered { fd, generation, events, data, foreign: !is_socket });
             set.change(Change::Active { fd });
+            inner.into_iter().for_each(|inner| self.nest(set, inner));
         } else if operation == libc::EPOLL_CTL_DEL {
             set.change(Change::Removed { fd });
+            set.remove_inner(fd);
         }
         (answer, is_socket && wanted.is_some())
     }
@@ -316,6 +323,9 @@ pub fn freeze_registrations(connection: Connection, heir: impl FnOnce() -> Optio
     let (fd, heir) = (connection.fd, heir());
     for set in set::sets_of(fd) {
         set.tell(fd, |change| tell_change(set.epfd(), fd, change));
+        if set.is_interrupted() {
+            give_back(set, fd);
+        }
         set.with_item(fd, |item| {
             ask_kernel_for_room(set.epfd(), fd, item);
             if item.is_kicked() {

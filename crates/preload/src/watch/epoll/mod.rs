@@ -181,11 +181,6 @@ pub fn forget_set(epfd: c_int) -> bool {
         set::made().for_each(|outer| outer.remove_inner(epfd));
     }
     register::silence(epfd, set);
-    set.each(|fd, item| {
-        if let Some(connection) = connection::known(fd) {
-            item.wake_up(connection.end);
-        }
-    });
     if set.is_interrupted() {
         set.defer(Deferred::Closed);
     } else {

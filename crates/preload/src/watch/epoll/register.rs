@@ -1,7 +1,7 @@
 //! The library's own changes of the kernel's registrations: the program's changes that were put off, and changes that
 //! wake a sleeper.
 
-use super::{EXCLUSIVE, IN, has_kernel_room, port};
+use super::{EDGE, EXCLUSIVE, IN, ONCE, has_kernel_room, port};
 use crate::guest::{errno, real};
 use crate::watch::set::{Room, Set};
 use core::ffi::c_int;
@@ -26,6 +26,18 @@ pub(super) fn register(epfd: c_int, fd: c_int, events: u32, data: u64) {
     errno::set(before);
 }
 
+/// In a signal handler that has interrupted a look at the set, and is about to take `fd` out of its connection: the
+/// kernel gets the registration back as the program has made it, because the look may go on when `fd` is closed.
+pub(super) fn give_back(set: &Set, fd: c_int) {
+    let Some(item) = set.item(fd).filter(|it| !it.is_gone() && !it.is_disarmed()) else { return };
+    // The look may have changed the kernel's registration, and not noted it yet. One that is level-triggered can be
+    // made as often as one likes.
+    let is_level = item.events & (EDGE | ONCE | EXCLUSIVE) == 0 && !is_quiet();
+    if is_level || item.room != Room::Kernel || item.is_kicked() {
+        register(set.epfd(), fd, item.events, item.data);
+    }
+}
+
 pub(super) fn tell_change(epfd: c_int, fd: c_int, change: Option<(u32, u64)>) {
     match change {
         Some((events, data)) => register(epfd, fd, events, data),
@@ -46,6 +58,8 @@ pub(super) fn tell_all(epfd: c_int, set: &Set) {
 /// Makes the kernel's epoll report `fd`, which has something to read, at once. If the socket is writable, it is enough
 /// to ask for room.
 pub(super) fn kick(epfd: c_int, set: &Set, fd: c_int) {
+    // Not in a signal handler that has interrupted a look at the set: before that thread goes back to the program, it
+    // leaves to sleepers what is active, as the handler has made `fd`.
     set.with_item(fd, |item| {
         if item.wants(IN) {
             item.set_kicked(true);

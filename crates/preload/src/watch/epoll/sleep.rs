@@ -6,7 +6,7 @@ use super::room::{Found, ask_kernel_for_room, look, mute};
 use super::{IN, MAX_DEPTH, OUT, has_sleepers, port, set_of, watches};
 use crate::connection::{self, Connection};
 use crate::guest::table;
-use crate::watch::set::{self, Item, Joining, Room, Scan, Set};
+use crate::watch::set::{self, Change, Item, Joining, Room, Scan, Set};
 use core::ffi::c_int;
 use underpass_segment::kernel;
 use underpass_segment::switch::{Port, Ready, Sleep};
@@ -16,6 +16,7 @@ use underpass_segment::words::ALONE;
 pub fn watch(connection: Connection, generation: u64) {
     let mut watching = 0;
     for set in set::sets_of(connection.fd) {
+        // In a signal handler that has interrupted a look at the set: see below.
         set.with_item(connection.fd, |item| {
             if table::generation(connection.fd) != generation {
                 return;
@@ -61,7 +62,8 @@ pub fn wake_by_itself(connection: Connection) {
 pub fn forget_socket(connection: Connection, last: bool) {
     let generation = table::generation(connection.fd);
     if last && connection.end.is_watched() {
-        set::sets_of(connection.fd).for_each(|set| set.with_item(connection.fd, Item::set_ended));
+        let ended = Change::Ended { fd: connection.fd, generation };
+        set::sets_of(connection.fd).for_each(|set| set.change(ended));
     }
     table::next_generation(connection.fd);
     let_go(connection, generation);
@@ -76,6 +78,9 @@ pub fn let_go(connection: Connection, generation: u64) {
     }
     for set in set::sets_of(connection.fd) {
         let mut was_in = set.is_interrupted();
+        if was_in {
+            set.change(Change::LetGo { fd: connection.fd, generation, index: connection.index });
+        }
         set.with_item_of(connection.fd, generation, |item| {
             was_in = true;
             ask_kernel_for_room(set.epfd(), connection.fd, item);
@@ -233,6 +238,8 @@ fn calm_all(set: &Set, depth: u32) {
             port.take_late_bells();
         }
     }
+    // A signal handler that has interrupted a look at the set leaves kicks as they are: at worst it is told of a set
+    // that has nothing, as a thread is that another has overtaken.
     set.each(|fd, item| {
         let Some(port) = port(fd).filter(|_| item.wants(IN)) else { return };
         port.take_late_bells();

@@ -16,6 +16,8 @@ pub enum Deferred {
     End {
         index: u32,
     },
+    /// The set has been registered in another one: see [`Set::set_inner`].
+    Inner,
     /// The last descriptor of the set was closed.
     Closed,
 }
@@ -73,7 +75,12 @@ pub(super) struct Ends {
 impl Ends {
     #[cold]
     pub(super) fn let_go(&self, set: &Set) {
-        self.indices.iter().flatten().for_each(|&index| references::release(index, None));
+        for &index in self.indices.iter().flatten() {
+            // The look that has ended may have come in a signal handler, on top of a look at another set.
+            if !defer_release(index) {
+                references::release(index, None);
+            }
+        }
         if self.closed {
             Set::release(set);
         }
@@ -101,9 +108,13 @@ impl Set {
     }
 
     /// Shows a handler what was deferred.
-    pub(super) fn each_deferred(&self, mut what: impl FnMut(Deferred)) {
+    pub(super) fn each_deferred(&self, mut show: impl FnMut(usize, Deferred)) {
         let count = (self.deferred.count.load(Relaxed) as usize).min(FIRST + MOST);
-        (0..count).filter_map(|index| self.deferred.at(index)).for_each(&mut what);
+        for index in 0..count {
+            if let Some(what) = self.deferred.at(index) {
+                show(index, what);
+            }
+        }
     }
 
     /// Makes the deferred changes.
@@ -128,6 +139,7 @@ impl Set {
                     // No room for more: this one waits until the others have been released.
                     None => (is_made, all) = (false, false),
                 },
+                Some(Deferred::Inner) => state.wake_one_by_one(),
                 Some(Deferred::Closed) => ends.closed = true,
                 None => {}
             }
@@ -142,5 +154,41 @@ impl Set {
             }
         }
         ends
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails if an end is let go of while a look at another set, which was interrupted first, may be using its channel.
+    #[test]
+    fn an_end_stays_until_the_first_of_two_interrupted_looks_is_over() {
+        // SAFETY: just made, and never unmapped.
+        let [below, above] = [900_400, 900_401].map(|epfd| unsafe { &*Set::make(epfd).unwrap() });
+        below.locked(|_| {
+            // No connection has this index.
+            above.locked(|_| assert!(defer_release(u32::MAX)));
+            assert!(below.deferred.is_any());
+        });
+        assert!(!below.deferred.is_any() && !above.deferred.is_any());
+        Set::release(above);
+        Set::release(below);
+    }
+
+    /// Fails if a set that a handler registers in another is not known there when the handler returns.
+    #[test]
+    fn a_handler_registers_a_set_in_a_set_that_is_looked_at() {
+        // SAFETY: just made, and never unmapped.
+        let set = unsafe { &*Set::make(900_402).unwrap() };
+        set.locked(|_| {
+            set.add_inner(900_403);
+            set.add_inner(900_404);
+            set.add_inner(900_403);
+            assert_eq!(set.inner().collect::<Vec<_>>(), [900_403, 900_404]);
+            set.change(Change::Removed { fd: 900_404 });
+        });
+        assert_eq!(set.inner().collect::<Vec<_>>(), [900_403]);
+        Set::release(set);
     }
 }

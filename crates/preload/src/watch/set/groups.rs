@@ -1,6 +1,6 @@
 //! The groups in which the sockets of a set sleep: one group in each of their pools.
 
-use super::{Set, State, made};
+use super::{Deferred, Set, State, made};
 use crate::guest::memory::{release, reserve};
 use core::ptr::null_mut;
 use underpass_segment::channel::{Channel, Side};
@@ -115,16 +115,9 @@ impl Set {
         if self.is_inner.swap(1, Relaxed) != 0 {
             return;
         }
-        // Connections that sleep as members of a group are to be woken one by one from now on. The set keeps its
-        // groups: a sender may still have their numbers, and a thread that sleeps on the set itself is still woken by
-        // them.
-        self.unless_interrupted(|state| {
-            for index in 0..state.member_count {
-                for fd in state.members_at(index).fds {
-                    state.activate(fd - 1);
-                }
-            }
-        });
+        if self.unless_interrupted(State::wake_one_by_one).is_none() {
+            self.defer(Deferred::Inner);
+        }
     }
 }
 
@@ -140,6 +133,16 @@ impl State {
         debug_assert!(index < self.member_capacity);
         // SAFETY: so many entries; zeroed memory is never looked at.
         unsafe { &mut *self.members.add(index) }
+    }
+
+    /// Connections that sleep as members of a group are to be woken one by one from now on. The set keeps its groups: a
+    /// sender may still have their numbers, and a thread that sleeps on the set itself is still woken by them.
+    pub(super) fn wake_one_by_one(&mut self) {
+        for index in 0..self.member_count {
+            for fd in self.members_at(index).fds {
+                self.activate(fd - 1);
+            }
+        }
     }
 
     /// False if there are too many, or no address space.
@@ -238,6 +241,23 @@ mod tests {
         assert_eq!((join(), join()), (number, number));
         forget_pool(channel.pool());
         assert!(channel.take_group(2).is_some());
+        Set::release(set);
+    }
+
+    /// Fails if a handler that has interrupted a look at a set, and registers that set in another, leaves its members
+    /// asleep as a group, of which a thread that sleeps from outside does not hear.
+    #[test]
+    fn a_group_ends_when_a_handler_makes_its_set_an_inner_one() {
+        const FD: i32 = 900_201;
+        let pool = Pool::create(Shape { ring_bytes: 1 << 16, slots: 1 }).unwrap();
+        let channel = pool.slot(0, Side::Maker).unwrap();
+        // SAFETY: just made, and used by this thread alone.
+        let set = unsafe { &*Set::make(FD + 1).unwrap() };
+        assert_eq!(set.follow(FD, 1, 1, || 0), Ok(0));
+        set.locked(|state| assert_ne!(set.number_for(&mut Joining(state), FD, &channel), ALONE));
+        set.locked(|_| set.set_inner());
+        assert!(set.is_active());
+        forget_pool(channel.pool());
         Set::release(set);
     }
 }

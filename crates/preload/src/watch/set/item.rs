@@ -1,6 +1,7 @@
 //! One registration of a set.
 
 use crate::guest::table;
+use underpass_segment::clock::ticks;
 use underpass_segment::end::End;
 use underpass_segment::switch::Told;
 
@@ -154,7 +155,7 @@ impl Item {
     }
 
     /// Its descriptor is about to be closed, and the socket with it.
-    pub fn set_ended(&mut self) {
+    pub(super) fn set_ended(&mut self) {
         self.flags.set(Flags::ENDED, true);
     }
 
@@ -211,6 +212,15 @@ impl Item {
         self.flags.set(Flags::DISARMED, disarmed);
     }
 
+    /// The kernel is told of a change later. Whether it knew all before.
+    pub(super) fn put_off(&mut self, now: InKernel) -> bool {
+        let is_first = core::mem::replace(&mut self.in_kernel, now) == InKernel::Same;
+        if is_first {
+            self.stale_since = ticks();
+        }
+        is_first
+    }
+
     /// A registration that has just been made.
     pub(super) fn of(fd: i32, events: u32, data: u64, foreign: bool) -> Item {
         Item {
@@ -227,6 +237,13 @@ impl Item {
             generation: table::generation(fd),
             stale_since: 0,
         }
+    }
+
+    /// The same registration under `heir`, another descriptor of the same socket.
+    pub(super) fn kept_by(&self, heir: i32) -> Item {
+        let disarmed = self.flags.only(Flags::DISARMED);
+        let kept = Item::of(heir, self.events, self.data, self.holds == Holds::Foreign);
+        Item { told: self.told, flags: Flags::ADOPTED.or(disarmed), ..kept }
     }
 
     /// There is no registration any more. The place stays the descriptor's.

@@ -21,9 +21,10 @@ pub use item::{Item, Room};
 pub use registrations::{Later, Registered, WithData};
 pub use sets_of::{forget_sets_of, sets_of};
 
-use crate::guest::memory::{PIECE, Sparse, reserve};
+use crate::guest::memory::{PIECE, Sparse, release, reserve};
 use crate::guest::{table, thread};
 use core::cell::UnsafeCell;
+use core::ptr::null_mut;
 use deferred::Deferrals;
 use groups::Members;
 use items::{First, Items};
@@ -38,6 +39,9 @@ use underpass_segment::wait::Memory;
 
 /// Stands for more than one thread; no thread has this number.
 const SEVERAL: u32 = u32::MAX;
+
+/// Sets that are registered in another one.
+type InnerList = Sparse<AtomicI32, { table::MAX_FDS / PIECE }>;
 
 /// What the lock of a set protects.
 struct State {
@@ -68,7 +72,7 @@ pub struct Set {
     next_free: AtomicPtr<Set>,
     /// Sets that are registered in this one, each number plus 1; 0: a place that is free again. Null until there is
     /// one.
-    inner: AtomicPtr<Sparse<AtomicI32, { table::MAX_FDS / PIECE }>>,
+    inner: AtomicPtr<InnerList>,
     inner_count: AtomicU32,
     /// A descriptor of the library's that is registered to wake a sleeper, plus 1; 0: none.
     alarm: AtomicI32,
@@ -106,8 +110,8 @@ pub struct Set {
 // SAFETY: `state` is used only by the thread that holds `lock`.
 unsafe impl Sync for Set {}
 
-static FREE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
-static MADE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
+static FREE: AtomicPtr<Set> = AtomicPtr::new(null_mut());
+static MADE: AtomicPtr<Set> = AtomicPtr::new(null_mut());
 /// A set has had an alarm.
 static ALARMS: AtomicBool = AtomicBool::new(false);
 
@@ -177,11 +181,11 @@ impl Set {
     }
 
     fn unused() -> Option<*mut Set> {
-        let free = FREE.swap(core::ptr::null_mut(), AcqRel);
+        let free = FREE.swap(null_mut(), AcqRel);
         // SAFETY: sets are never unmapped.
         if let Some(set) = unsafe { free.as_ref() } {
             // The rest of the list goes back.
-            let rest = set.next_free.swap(core::ptr::null_mut(), Relaxed);
+            let rest = set.next_free.swap(null_mut(), Relaxed);
             if !rest.is_null() {
                 // SAFETY: as above.
                 Set::push_free(unsafe { &*rest });
@@ -215,6 +219,9 @@ impl Set {
     /// Empties the set for another epoll descriptor.
     pub fn release(set: &Set) {
         set.locked(|state| {
+            for index in 0..state.places() {
+                state.let_rest_no_more(state.fd_at(index));
+            }
             state.leave_groups();
             state.begin_anew();
         });
@@ -318,21 +325,21 @@ impl Set {
         self.has_twins.store(true, Relaxed);
     }
 
-    /// Notes that another set is registered in this one.
+    /// Notes that another set is registered in this one. Without the lock, so that a signal handler that has interrupted
+    /// a look at the set does it too.
     pub fn add_inner(&self, epfd: i32) {
-        self.unless_interrupted(|_| {
-            let count = self.inner_count.load(Relaxed);
-            if self.inner().any(|it| it == epfd) {
+        if self.inner().any(|it| it == epfd) {
+            return;
+        }
+        for index in 0..table::MAX_FDS as u32 {
+            // Without address space, a thread that waits on this set is not told of what lies in the rings alone.
+            let Some(place) = self.need_inner_list().and_then(|list| list.need(index as usize)) else { return };
+            // SAFETY: places are never unmapped; zeroed memory is none.
+            if unsafe { place.as_ref() }.compare_exchange(0, epfd + 1, Relaxed, Relaxed).is_ok() {
+                self.inner_count.fetch_max(index + 1, Release);
                 return;
             }
-            let index = (0..count).find(|&index| self.inner_at(index) == Some(0)).unwrap_or(count);
-            // Without address space, a thread that waits on this set is not told of what lies in the rings alone.
-            if let Some(place) = self.need_inner_list().and_then(|list| list.need(index as usize)) {
-                // SAFETY: places are never unmapped; zeroed memory is none.
-                unsafe { place.as_ref() }.store(epfd + 1, Relaxed);
-                self.inner_count.store(count.max(index + 1), Release);
-            }
-        });
+        }
     }
 
     /// Notes that the other set is not registered in this one any more.
@@ -345,16 +352,19 @@ impl Set {
         }
     }
 
-    fn inner_list(&self) -> Option<&Sparse<AtomicI32, { table::MAX_FDS / PIECE }>> {
+    fn inner_list(&self) -> Option<&InnerList> {
         // SAFETY: once made, never unmapped.
         unsafe { self.inner.load(Acquire).as_ref() }
     }
 
-    /// To be called by the thread that has the lock.
-    fn need_inner_list(&self) -> Option<&Sparse<AtomicI32, { table::MAX_FDS / PIECE }>> {
+    fn need_inner_list(&self) -> Option<&InnerList> {
         if self.inner_list().is_none() {
             // Zeroed memory is a list without any.
-            self.inner.store(reserve(size_of::<Sparse<AtomicI32, { table::MAX_FDS / PIECE }>>()).cast(), Release);
+            let made: *mut InnerList = reserve(size_of::<InnerList>()).cast();
+            if !made.is_null() && self.inner.compare_exchange(null_mut(), made, AcqRel, Acquire).is_err() {
+                // SAFETY: just mapped, and nobody else has it: another thread was faster.
+                unsafe { release(made.cast(), size_of::<InnerList>()) };
+            }
         }
         self.inner_list()
     }

@@ -17,10 +17,21 @@ const ONCE: u32 = libc::EPOLLONESHOT as u32;
 #[derive(Clone, Debug)]
 enum Above {
     Activate(i32),
-    Register { fd: i32, events: u32, data: u64, foreign: bool },
+    Register {
+        fd: i32,
+        events: u32,
+        data: u64,
+        foreign: bool,
+    },
     Unregister(i32),
     Forget(i32),
     LeaveToKernel(i32),
+    Adopt {
+        fd: i32,
+        heir: i32,
+    },
+    /// The socket is about to be gone with its descriptor.
+    End(i32),
     Close(i32),
 }
 
@@ -109,19 +120,10 @@ impl Above {
             Above::Unregister(fd) => set.change(Change::Removed { fd }),
             Above::Forget(fd) => set.change(Change::Forgotten { fd }),
             Above::LeaveToKernel(fd) => set.change(Change::Foreign { fd, generation: table::generation(fd) }),
+            Above::Adopt { fd, heir } => set.adopt(fd, heir),
+            Above::End(fd) => set.change(Change::Ended { fd, generation: table::generation(fd) }),
             Above::Close(fd) => table::next_generation(fd),
         };
-    }
-
-    fn fd(&self) -> i32 {
-        match *self {
-            Above::Register { fd, .. } => fd,
-            Above::Activate(fd)
-            | Above::Unregister(fd)
-            | Above::Forget(fd)
-            | Above::LeaveToKernel(fd)
-            | Above::Close(fd) => fd,
-        }
     }
 }
 
@@ -203,11 +205,11 @@ struct Known {
     ended: bool,
 }
 
-/// What a handler has deferred, and the generation of its number at that time.
+/// What is to be done to the set, and the generations of the numbers when it was asked for.
 #[derive(Clone, Debug)]
 struct Pending {
-    above: Above,
-    generation: u64,
+    what: Above,
+    then: BTreeMap<i32, u64>,
 }
 
 /// The set as one would write it without limits or care for speed. A handler is heard of when it comes, and what it has
@@ -290,19 +292,33 @@ impl Model {
         self.generations.insert(fd, self.generations[&fd] + 1);
     }
 
+    fn asked_now(&self, what: Above) -> Pending {
+        Pending { what, then: self.generations.clone() }
+    }
+
     fn defer(&mut self, above: Above) {
-        self.pending.push_back(Pending { generation: self.generations[&above.fd()], above });
+        self.pending.push_back(self.asked_now(above));
     }
 
     /// What was deferred first is made.
     fn make(&mut self) {
-        let Some(Pending { above, generation }) = self.pending.pop_front() else { return };
-        let is_still = generation == self.generations[&above.fd()];
-        match above {
+        if let Some(pending) = self.pending.pop_front() {
+            self.apply(&pending);
+        }
+    }
+
+    fn apply(&mut self, Pending { what, then }: &Pending) {
+        let is_still = |model: &Model, fd| then[&fd] == model.generations[&fd];
+        match *what {
             Above::Activate(fd) => self.activate(fd),
-            Above::Register { fd, events, data, foreign } if is_still => self.put(fd, events, data, foreign),
+            Above::Register { fd, events, data, foreign } if is_still(self, fd) => self.put(fd, events, data, foreign),
             Above::Unregister(fd) | Above::Forget(fd) => self.remove(fd),
-            Above::LeaveToKernel(fd) if is_still => self.leave_to_kernel(fd),
+            Above::LeaveToKernel(fd) if is_still(self, fd) => self.leave_to_kernel(fd),
+            Above::Adopt { fd, heir } if is_still(self, heir) => self.adopt((fd, then[&fd]), heir),
+            Above::End(fd) => {
+                let item = self.known.get_mut(&fd).filter(|it| it.generation == then[&fd] && !it.foreign);
+                item.into_iter().for_each(|it| it.ended = true);
+            }
             _ => {}
         }
     }
@@ -387,8 +403,9 @@ impl Model {
         shown
     }
 
-    fn adopt(&mut self, fd: i32, heir: i32) {
-        let from = self.current(fd).filter(|it| it.kernel != Kernel::Removed).cloned();
+    fn adopt(&mut self, (fd, generation): (i32, u64), heir: i32) {
+        let is_meant = |it: &&Known| it.generation == generation && it.kernel != Kernel::Removed;
+        let from = self.known.get(&fd).filter(is_meant).cloned();
         if let Some(it) = from.filter(|_| self.current(heir).is_none()) {
             self.put(heir, it.events, it.data, it.foreign);
             let kept = self.known.get_mut(&heir).unwrap();
@@ -449,7 +466,10 @@ impl Bench {
     fn replay<T>(&mut self, look: impl FnOnce(&mut Model, &[Closed]) -> T) -> T {
         let closed = self.closed.take();
         let answer = self.model.replay(&LOG.take(), |model| look(model, &closed));
-        assert!(self.model.pending.is_empty(), "what is deferred is made before the step ends");
+        // Another test's thread, which goes through all sets, may have made what was left.
+        while !self.model.pending.is_empty() {
+            self.model.make();
+        }
         answer
     }
 
@@ -485,13 +505,8 @@ impl Bench {
                 });
             }
             Step::RegisterForeign { fd, events, data } => {
-                let before = self.model.generations[&fd];
-                set.note_foreign(fd, events, data);
-                self.replay(|model, _| {
-                    if model.generations[&fd] == before {
-                        model.put(fd, events, data, true);
-                    }
-                });
+                let what = Above::Register { fd, events, data, foreign: true };
+                self.change(what, || set.note_foreign(fd, events, data));
             }
             Step::Change { fd, events, data, add } => {
                 let wanted = Some((events, data));
@@ -511,23 +526,14 @@ impl Bench {
                 assert_eq!(told, self.replay(|model, _| model.tell(fd)));
             }
             Step::TellAll => self.tell_all(),
-            Step::Activate(fd) => {
-                set.activate(fd);
-                self.replay(|model, _| model.activate(fd));
-            }
-            Step::Forget(fd) => {
-                set.change(Change::Forgotten { fd });
-                self.replay(|model, _| model.remove(fd));
-            }
+            Step::Activate(fd) => self.change(Above::Activate(fd), || set.activate(fd)),
+            Step::Forget(fd) => self.change(Above::Forget(fd), || set.change(Change::Forgotten { fd })),
             Step::LeaveToKernel(fd) => {
-                set.change(Change::Foreign { fd, generation: table::generation(fd) });
-                self.replay(|model, _| model.leave_to_kernel(fd));
+                let change = Change::Foreign { fd, generation: table::generation(fd) };
+                self.change(Above::LeaveToKernel(fd), || set.change(change));
             }
             Step::Close { fd, last } => self.close(fd, last),
-            Step::Adopt { fd, heir } => {
-                set.adopt(fd, heir);
-                self.replay(|model, _| model.adopt(fd, heir));
-            }
+            Step::Adopt { fd, heir } => self.change(Above::Adopt { fd, heir }, || set.adopt(fd, heir)),
             Step::AskNative => {
                 let native = set.native();
                 self.replay(|_, _| ());
@@ -538,18 +544,32 @@ impl Bench {
                 self.replay(|model, _| model.forget_closed(data));
             }
             Step::Mark { fd, disarmed, kicked } => {
-                set.look_at(fd, |item| {
+                let mark = |item: &mut Item| {
                     item.set_disarmed(disarmed);
                     item.set_kicked(kicked);
                     self.interrupted();
-                    false
-                });
+                };
+                if kicked {
+                    set.with_item(fd, mark);
+                } else {
+                    set.look_at(fd, |item| {
+                        mark(item);
+                        false
+                    });
+                }
                 self.replay(|model, _| {
                     model.ours_mut(fd).into_iter().for_each(|it| (it.disarmed, it.kicked) = (disarmed, kicked));
                 });
             }
             Step::Scan { ref verdicts, in_turn } => self.scan(verdicts, in_turn),
         }
+    }
+
+    /// A change of the set that a handler would defer.
+    fn change(&mut self, what: Above, change: impl FnOnce()) {
+        let pending = self.model.asked_now(what);
+        change();
+        self.replay(|model, _| model.apply(&pending));
     }
 
     fn register(&mut self, (fd, events, data): (i32, u32, u64), works: bool) {
@@ -584,12 +604,8 @@ impl Bench {
 
     fn close(&mut self, fd: i32, last: bool) {
         if last {
-            self.set.with_item(fd, |item| {
-                item.set_ended();
-                self.interrupted();
-            });
-            // What handlers have put off is done as soon as nobody is inside.
-            self.replay(|model, _| model.ours_mut(fd).into_iter().for_each(|it| it.ended = true));
+            let ended = Change::Ended { fd, generation: table::generation(fd) };
+            self.change(Above::End(fd), || self.set.change(ended));
         }
         table::next_generation(fd);
         self.model.close(fd);
@@ -664,6 +680,8 @@ fn above() -> impl Strategy<Value = Above> {
         1 => fd().prop_map(Above::Unregister),
         1 => fd().prop_map(Above::Forget),
         1 => fd().prop_map(Above::LeaveToKernel),
+        2 => (fd(), fd()).prop_map(|(fd, heir)| Above::Adopt { fd, heir }),
+        1 => fd().prop_map(Above::End),
         1 => fd().prop_map(Above::Close),
     ]
 }

@@ -4,8 +4,6 @@ use super::item::{Flags, Holds, InKernel, Item, NONE, Room};
 use super::sets_of::note;
 use super::{Change, Set, State};
 use crate::guest::table;
-use underpass_segment::clock::ticks;
-use underpass_segment::switch::Told;
 use underpass_segment::sync::Relaxed;
 
 /// What becomes of a change of a registration.
@@ -102,11 +100,8 @@ impl Set {
                 return if item.is_gone() { Later::Absent } else { Later::Now };
             }
             item.events = events;
-            let now = if wanted.is_none() { InKernel::Removed } else { InKernel::Older };
-            if core::mem::replace(&mut item.in_kernel, now) == InKernel::Same {
-                item.stale_since = ticks();
-                state.stale_count += 1;
-            }
+            let is_first = item.put_off(if wanted.is_none() { InKernel::Removed } else { InKernel::Older });
+            state.stale_count += usize::from(is_first);
             state.activate(fd);
             Later::Done
         })
@@ -115,18 +110,8 @@ impl Set {
     /// Keeps the registration of a descriptor that is about to be closed under `heir`, another descriptor of the same
     /// socket, because the kernel goes on reporting it too. Not if `heir` has a registration of its own.
     pub fn adopt(&self, fd: i32, heir: i32) {
-        self.unless_interrupted(|state| {
-            let Some(item) = state.item(fd).filter(|it| it.is_current(fd) && !it.is_gone()).copied() else { return };
-            let vacant = state.item(heir).is_none_or(|it| !it.is_current(heir));
-            if vacant && state.put(heir, item.events, item.data, item.holds == Holds::Foreign) {
-                if let Some(it) = state.item(heir) {
-                    it.told = item.told;
-                    it.flags.set(Flags::ADOPTED, true);
-                    it.flags.set(Flags::DISARMED, item.is_disarmed());
-                }
-                state.activate(heir);
-            }
-        });
+        let (generation, generation_of_heir) = (table::generation(fd), table::generation(heir));
+        self.change(Change::Adopted { fd, generation, heir, generation_of_heir });
     }
 
     /// Tells the kernel of `fd`'s registration, if it has another.
@@ -173,7 +158,17 @@ impl Set {
         if self.is_interrupted() { self.peek(fd) } else { self.locked(|state| state.item(fd).copied()) }
     }
 
-    /// Changes the registration of `fd`; not in a signal handler that runs on top of a look at the set.
+    /// Shows the registration of `fd`, which no thread changes meanwhile; in a signal handler that has interrupted a
+    /// look at the set, as it will be.
+    pub fn show(&self, fd: i32, look: impl FnOnce(&Item)) {
+        if self.is_interrupted() {
+            return self.item(fd).as_ref().map_or((), look);
+        }
+        self.with_item(fd, |item| look(item));
+    }
+
+    /// Changes the registration of `fd`; not in a signal handler that has interrupted a look at the set. What must not
+    /// be lost there is a [`Change`].
     pub fn with_item(&self, fd: i32, change: impl FnOnce(&mut Item)) {
         self.with_item_if(fd, |item| item.is_ours(fd), change);
     }
@@ -260,9 +255,10 @@ impl Set {
 }
 
 impl State {
-    /// False without address space.
+    /// Registers `fd` as `wanted`. False without address space.
     #[must_use]
-    pub(super) fn put(&mut self, fd: i32, events: u32, data: u64, foreign: bool) -> bool {
+    pub(super) fn put(&mut self, fd: i32, wanted: Item) -> bool {
+        let foreign = wanted.holds == Holds::Foreign;
         if !note(fd, self.set) {
             return false;
         }
@@ -278,14 +274,14 @@ impl State {
         let same = item.is_current(fd);
         let kept = item.flags.only(if same { Flags::ACTIVE.or(Flags::RESTING) } else { Flags::ACTIVE });
         *item = Item {
-            told: if same { item.told } else { Told::default() },
+            told: if same { item.told } else { wanted.told },
             last_news: if same { item.last_news } else { 0 },
-            flags: kept,
-            ..Item::of(fd, events, data, foreign)
+            flags: kept.or(wanted.flags),
+            ..wanted
         };
         if !foreign {
             // SAFETY: the set that this is the state of.
-            unsafe { &*self.set }.expect_for_native(fd, events);
+            unsafe { &*self.set }.expect_for_native(fd, wanted.events);
         }
         self.link(fd);
         true

@@ -106,7 +106,7 @@ pub fn enter_all(connection: Connection, has_rest: bool) -> bool {
         for set in set::sets_of(fd) {
             // Under the set's lock, which every change of the registration takes until the registration is left to the
             // kernel.
-            set.with_item(fd, |item| {
+            set.show(fd, |item| {
                 if item.events & ONCE != 0 || has_rest && item.wants(IN) {
                     let state = if item.is_disarmed() { State::Spent } else { State::Armed };
                     let key = Key { set: set.epfd(), fd, end: connection.index };
