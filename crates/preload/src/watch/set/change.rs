@@ -145,7 +145,21 @@ impl Set {
         item
     }
 
-    /// The same for every active registration, and for those that handlers have changed or made active.
+    /// Whether a signal handler that has interrupted this look has had the kernel register `fd` anew, or remove it: the
+    /// kernel is told of no earlier change then.
+    pub(super) fn is_overtaken(&self, fd: i32) -> bool {
+        let mut found = false;
+        if self.deferred.is_any() {
+            self.each_deferred(|_, what| {
+                let Deferred::Change(change) = what else { return };
+                let by_kernel = matches!(change, Change::Registered { .. } | Change::Removed { .. });
+                found |= by_kernel && change.fd() == fd;
+            });
+        }
+        found
+    }
+
+    /// The same as [`Set::peek`] for every active registration, and for those that handlers have changed or made active.
     pub fn peek_active(&self, mut look: impl FnMut(i32, &Item)) {
         let mut show = |fd| {
             if let Some(item) = self.peek(fd).filter(|it| it.is_ours(fd)) {

@@ -317,7 +317,10 @@ impl State {
     }
 
     pub(super) fn tell(&mut self, fd: i32, tell: impl FnOnce(i32, Option<(u32, u64)>)) {
-        let Some(item) = self.item(fd).filter(|it| it.is_ours(fd) && it.is_stale()) else { return };
+        // SAFETY: the set that this is the state of.
+        let set = unsafe { &*self.set };
+        let is_meant = |it: &&mut Item| it.is_ours(fd) && it.is_stale() && !set.is_overtaken(fd);
+        let Some(item) = self.item(fd).filter(is_meant) else { return };
         if core::mem::replace(&mut item.in_kernel, InKernel::Same) == InKernel::Removed {
             item.empty();
             self.unlink(fd);
