@@ -192,7 +192,7 @@ pub fn forget_set(epfd: c_int) -> bool {
 /// Another process is about to have the kernel's sets too, by a fork or an execution: tells the kernel what was put
 /// off.
 pub fn tell_kernel() {
-    for set in set::made().filter(|set| set.is_stale() && !set.is_interrupted()) {
+    for set in set::made().filter(|set| set.is_stale()) {
         register::tell_all(set.epfd(), set);
     }
 }

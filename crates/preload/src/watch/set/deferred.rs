@@ -159,6 +159,7 @@ impl Set {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Later;
     use super::*;
 
     /// Fails if an end is let go of while a look at another set, which was interrupted first, may be using its channel.
@@ -189,6 +190,25 @@ mod tests {
             set.change(Change::Removed { fd: 900_404 });
         });
         assert_eq!(set.inner().collect::<Vec<_>>(), [900_403]);
+        Set::release(set);
+    }
+
+    /// Fails if a process that a handler forks, or a set in which it registers this one, has the registrations of before.
+    #[test]
+    fn a_handler_tells_the_kernel_what_was_put_off() {
+        const FDS: [i32; 2] = [900_405, 900_406];
+        // SAFETY: just made, and never unmapped.
+        let set = unsafe { &*Set::make(900_407).unwrap() };
+        for fd in FDS {
+            assert_eq!(set.follow(fd, 1, 1, || 0), Ok(0));
+        }
+        assert_eq!(set.change_later(FDS[0], Some((5, 1)), false), Later::Done);
+        assert_eq!(set.change_later(FDS[1], None, false), Later::Done);
+        set.locked(|_| {
+            let mut told = Vec::new();
+            set.tell_all(|fd, change| told.push((fd, change)));
+            assert_eq!(told, [(FDS[0], Some((5, 1))), (FDS[1], None)]);
+        });
         Set::release(set);
     }
 }

@@ -131,7 +131,15 @@ impl Set {
 
     /// Tells the kernel of every registration of which it has another.
     pub fn tell_all(&self, mut tell: impl FnMut(i32, Option<(u32, u64)>)) {
-        self.unless_interrupted(|state| {
+        if self.is_interrupted() {
+            // As in `tell`. A changed registration is active.
+            return self.peek_active(|fd, item| {
+                if item.is_stale() {
+                    tell(fd, (!item.is_gone()).then_some((item.events, item.data)));
+                }
+            });
+        }
+        self.locked(|state| {
             if state.stale_count == 0 {
                 return;
             }
