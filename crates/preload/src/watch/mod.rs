@@ -1,5 +1,6 @@
 //! The calls that wait for a connection: polls, selects and epoll sets.
 
+mod deferrals;
 pub mod epoll;
 pub mod poll;
 pub mod set;

@@ -133,7 +133,7 @@ impl Set {
     fn peek_before(&self, end: usize, fd: i32) -> Option<Item> {
         // SAFETY: the thread that is inside is this one, which does not go on before the handler has returned.
         let mut item = unsafe { (*self.state.get()).item(fd).copied() };
-        self.each_deferred(|index, what| {
+        self.deferred.each(|index, what| {
             if let Deferred::Change(change) = what
                 && index < end
                 && change.fd() == fd
@@ -150,7 +150,7 @@ impl Set {
     pub(super) fn is_overtaken(&self, fd: i32) -> bool {
         let mut found = false;
         if self.deferred.is_any() {
-            self.each_deferred(|_, what| {
+            self.deferred.each(|_, what| {
                 let Deferred::Change(change) = what else { return };
                 let by_kernel = matches!(change, Change::Registered { .. } | Change::Removed { .. });
                 found |= by_kernel && change.fd() == fd;
@@ -170,7 +170,7 @@ impl Set {
         let count = unsafe { (*self.state.get()).active_count };
         // SAFETY: as above.
         (0..count).map(|index| unsafe { (*self.state.get()).active_at(index) }).for_each(&mut show);
-        self.each_deferred(|_, what| {
+        self.deferred.each(|_, what| {
             if let Deferred::Change(change) = what {
                 show(change.fd());
             }

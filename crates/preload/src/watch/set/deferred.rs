@@ -3,10 +3,8 @@
 
 use super::{Change, Point, Set, State, lock_point, made};
 use crate::connection::references;
-use crate::guest::memory::{PIECE, Sparse};
-use core::cell::UnsafeCell;
-use core::sync::atomic::compiler_fence;
-use underpass_segment::sync::{AtomicU32, Relaxed, SeqCst};
+use crate::guest::memory::PIECE;
+use crate::watch::deferrals::{self, FIRST};
 
 /// What is done when no thread is inside the set any more.
 #[derive(Clone, Copy, Debug)]
@@ -22,49 +20,12 @@ pub enum Deferred {
     Closed,
 }
 
-/// How many changes have their place in the set's own memory.
-const FIRST: usize = 16;
 /// More changes than these in one handler (without address space, more than [`FIRST`]) have no effect: events are then
 /// reported as the kernel has them.
 const MOST: usize = 1 << 15;
 
-/// The deferred changes of a set, in order; zeroed memory has none.
-pub(super) struct Deferrals {
-    count: AtomicU32,
-    first: UnsafeCell<[Option<Deferred>; FIRST]>,
-    more: Sparse<UnsafeCell<Option<Deferred>>, { MOST / PIECE }>,
-}
-
-impl Deferrals {
-    /// The place of number `index`, made if there is none yet.
-    fn place(&self, index: usize) -> Option<*mut Option<Deferred>> {
-        match index.checked_sub(FIRST) {
-            // SAFETY: below the length of the array, of which no reference is made.
-            None => Some(unsafe { self.first.get().cast::<Option<Deferred>>().add(index) }),
-            // SAFETY: places are never unmapped.
-            Some(above) => self.more.need(above).map(|place| unsafe { place.as_ref() }.get()),
-        }
-    }
-
-    fn put(&self, index: usize, what: Option<Deferred>) {
-        if let Some(place) = self.place(index) {
-            // SAFETY: this thread is inside the set; nobody else has the place meanwhile.
-            unsafe { place.write(what) };
-        }
-    }
-
-    fn at(&self, index: usize) -> Option<Deferred> {
-        // SAFETY: as in `put`.
-        self.place(index).and_then(|place| unsafe { place.read() })
-    }
-
-    /// Whether there are any, those of handlers of this thread that have returned included.
-    #[inline]
-    pub(super) fn is_any(&self) -> bool {
-        compiler_fence(SeqCst);
-        self.count.load(Relaxed) != 0
-    }
-}
+/// The deferred changes of a set.
+pub(super) type Deferrals = deferrals::Deferrals<Deferred, { MOST / PIECE }>;
 
 /// What has to wait until no thread is inside the set.
 pub(super) struct Ends {
@@ -102,19 +63,7 @@ pub fn defer_release(index: u32) -> bool {
 impl Set {
     /// Defers `what` to the look at the set that this signal handler has interrupted.
     pub fn defer(&self, what: Deferred) {
-        // Another handler may interrupt this one here, and return.
-        let at = self.deferred.count.fetch_add(1, Relaxed) as usize;
-        self.deferred.put(at, Some(what));
-    }
-
-    /// Shows a handler what was deferred.
-    pub(super) fn each_deferred(&self, mut show: impl FnMut(usize, Deferred)) {
-        let count = (self.deferred.count.load(Relaxed) as usize).min(FIRST + MOST);
-        for index in 0..count {
-            if let Some(what) = self.deferred.at(index) {
-                show(index, what);
-            }
-        }
+        self.deferred.push(what);
     }
 
     /// Makes the deferred changes.
@@ -124,9 +73,8 @@ impl Set {
         let mut free = ends.indices.iter_mut();
         let (mut done, mut all) = (0, true);
         // A handler may add to them meanwhile.
-        while done < self.deferred.count.load(Relaxed) {
-            compiler_fence(SeqCst);
-            let what = self.deferred.at(done as usize);
+        while done < self.deferred.count() {
+            let what = self.deferred.at(done);
             lock_point(self, Point::Deferred);
             let mut is_made = true;
             match what {
@@ -145,11 +93,11 @@ impl Set {
             }
             if is_made {
                 // Afterwards: until it is made, another handler foresees it here.
-                self.deferred.put(done as usize, None);
+                self.deferred.done(done);
             }
             lock_point(self, Point::Made);
             done += 1;
-            if all && self.deferred.count.compare_exchange(done, 0, Relaxed, Relaxed).is_ok() {
+            if all && self.deferred.all_done(done) {
                 break;
             }
         }

@@ -1,9 +1,11 @@
 //! The list of registrations, and what it makes of the kernel's events.
 
 use super::answer::Answer;
+use super::change::Change;
 use super::entry::{CLOSED, Entry, Key, NO_SET, SET, State};
 use crate::connection::confined;
 use crate::guest::memory::Reserved;
+use crate::guest::table;
 use crate::watch::epoll::register::register;
 use crate::watch::epoll::{EDGE, IN, MAX_DEPTH, ONCE, OUT, has_sleepers, set_of};
 use crate::watch::set::Set;
@@ -120,9 +122,7 @@ impl List {
             }
             return answer;
         };
-        // Sleepers are counted before they look at the list, with the lock.
-        fence(SeqCst);
-        let kicks = self.has_rest(key.fd, key.end, 0) && self.is_slept_on(key.set, 0);
+        let kicks = self.must_kick(key);
         let kicks_itself = kicks && key.end != SET;
         // Nothing more: an exclusive registration must not have EPOLLWRNORM.
         let asks = kicks_itself.then_some(epoll_event { events: events | libc::EPOLLOUT as u32, u64: data });
@@ -136,6 +136,74 @@ impl List {
         answer
     }
 
+    /// Whether something is left of what is about to be registered, for threads that sleep.
+    fn must_kick(&self, key: Key) -> bool {
+        // Sleepers are counted before they look at the list, with the lock.
+        fence(SeqCst);
+        self.has_rest(key.fd, key.end, 0) && self.is_slept_on(key.set, 0)
+    }
+
+    /// Makes `change`.
+    pub(super) fn apply(&mut self, change: Change) {
+        match change {
+            Change::Entered(entry) if self.find(entry.key).is_none() => {
+                // Without room it is not followed.
+                let _ = self.put(entry);
+            }
+            Change::Entered(_) => {}
+            Change::Registered { key, generation, wanted, may_have_rest } => {
+                if key.end != SET || self.is_set(key.fd) {
+                    let wanted = self.followed(key, wanted, may_have_rest);
+                    self.follow_late(key, generation, wanted);
+                }
+            }
+            Change::Closed { fd, generation, goes_on } => self.forget(fd, generation, goes_on),
+            Change::Renamed { name, closed, heir } => self.rename((name, closed), heir),
+        }
+    }
+
+    /// The kernel has changed a registration, for a signal handler that could not wake threads which sleep.
+    fn follow_late(&mut self, key: Key, generation: u64, wanted: Option<(u32, u64)>) {
+        let is_still = generation == table::generation(key.fd);
+        let Some((events, data)) = wanted.filter(|_| is_still && self.must_kick(key)) else {
+            return self.follow(key, wanted, false);
+        };
+        self.follow(key, wanted, key.end != SET);
+        if key.end == SET {
+            self.kick_within(name_of(key.fd), 0);
+        } else {
+            register(key.set, key.fd, events | libc::EPOLLOUT as u32, data);
+        }
+    }
+
+    /// `fd`, a set or something that sets have, is about to be closed.
+    fn forget(&mut self, fd: c_int, generation: u64, goes_on: bool) {
+        let is_open = generation == table::generation(fd);
+        for it in self.entries_mut() {
+            if it.key.set == fd || it.key.fd == fd && (it.key.end == SET || !goes_on) {
+                it.state = State::Free;
+            } else if it.key.fd == fd {
+                // A thread that sleeps on the set may not have been woken yet.
+                if is_open && it.kicked && !has_sleepers(it.key.set) {
+                    it.calm();
+                    it.kicked = false;
+                }
+                it.key.fd = CLOSED;
+            }
+        }
+    }
+
+    fn rename(&mut self, (name, closed): (c_int, c_int), heir: c_int) {
+        for Entry { key, .. } in self.entries_mut() {
+            if key.set == name {
+                key.set = heir;
+            }
+            if key.end == SET && key.fd == closed {
+                key.fd = heir;
+            }
+        }
+    }
+
     /// The registration, if the list may have to report it.
     fn followed(&self, key: Key, wanted: Option<(u32, u64)>, may_have_rest: bool) -> Option<(u32, u64)> {
         // A one-shot registration is followed to its end: an event of an earlier arming may still be on its way.
@@ -145,7 +213,7 @@ impl List {
     }
 
     /// The kernel has changed a registration.
-    pub(super) fn follow(&mut self, key: Key, wanted: Option<(u32, u64)>, kicked: bool) {
+    fn follow(&mut self, key: Key, wanted: Option<(u32, u64)>, kicked: bool) {
         let known = self.find(key);
         match wanted {
             Some((events, data)) => {

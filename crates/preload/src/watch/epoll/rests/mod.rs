@@ -6,14 +6,14 @@
 //!
 //! One lock is around each use of the list, and around each epoll_ctl that changes it, so that list and kernel change
 //! in the same order. It spins, because a filter may forbid to sleep, and it knows its thread without a system call. A
-//! signal handler that has interrupted the thread with the lock leaves its registrations to that thread ([`deferred`]).
+//! signal handler that has interrupted the thread with the lock leaves its changes to that thread ([`lock`]).
 //!
 //! A thread that is about to sleep counts itself, and looks at the list once more. A thread that registers something
 //! looks, with the lock, whether any sleeper is counted. If so, it has the kernel report room as well, which wakes the
 //! sleepers.
 
 mod answer;
-mod deferred;
+mod change;
 mod entry;
 mod list;
 mod lock;
@@ -23,15 +23,15 @@ pub(super) use lock::after_fork;
 use super::{EDGE, IN, ONCE, SLEEPERS, descriptors, has_sleepers, leave_to_kernel, set_of};
 use crate::connection::{self, Connection, confined};
 use crate::guest::memory::PIECE;
-use crate::guest::{real, table};
+use crate::guest::{errno, real, table};
 use crate::watch::set::{self, Set};
 use answer::Answer;
+use change::Change;
 use core::ffi::c_int;
-use deferred::Deferred;
-use entry::{CLOSED, Entry, Key, NO_SET, SET, State};
+use entry::{Entry, Key, NO_SET, SET, State};
 use libc::epoll_event;
 use list::name_of;
-use lock::locked;
+use lock::{has_room, locked, make, make_room};
 use underpass_segment::kernel;
 use underpass_segment::sync::{AtomicU32, Relaxed, SeqCst, fence};
 
@@ -55,6 +55,7 @@ pub fn prepare() -> bool {
     for first in (0..table::highest() as usize + ROOM).step_by(PIECE) {
         let _ = SLEEPERS.need_before_filter(first);
     }
+    make_room();
     if locked(|list| list.make(length)) != Some(true) {
         return false;
     }
@@ -73,10 +74,7 @@ pub fn prepare() -> bool {
 
 /// Enters a registration, if there is room for it.
 fn enter(key: Key, (events, data): (u32, u64), state: State) {
-    locked(|list| {
-        let is_known = list.find(key).is_some();
-        is_known || list.put(Entry { key, events, data, state, kicked: false })
-    });
+    make(Change::Entered(Entry { key, events, data, state, kicked: false }));
 }
 
 /// Whether a connection that has something left to read is registered in `epfd`; `None` where the list cannot be looked
@@ -172,15 +170,22 @@ pub(super) fn change(
     }
     let (end, may_have_rest) = match connection::known(fd) {
         Some(connection) => (connection.index, confined::may_have_rest(connection.index)),
-        None if locked(|list| list.is_set(fd)).unwrap_or(false) => (SET, true),
+        // A signal handler that has interrupted a look at the list leaves the question to that look.
+        None if locked(|list| list.is_set(fd)).unwrap_or(true) => (SET, true),
         None => return call(None),
     };
     let key = Key { set: name_of(epfd), fd, end };
     let wanted = wanted.filter(|_| operation != libc::EPOLL_CTL_DEL);
     locked(|list| list.change(key, wanted, may_have_rest, &call)).unwrap_or_else(|| {
+        if !has_room() {
+            // As the kernel does without memory. What the list does not hear of, the program might never hear of.
+            errno::set(libc::ENOMEM);
+            return -1;
+        }
+        let generation = table::generation(fd);
         let answer = call(None);
         if answer == 0 {
-            Deferred::push(key, wanted.filter(|&(events, _)| events & IN != 0 && may_have_rest));
+            make(Change::Registered { key, generation, wanted, may_have_rest });
         }
         answer
     })
@@ -193,36 +198,14 @@ pub(super) fn forget(fd: c_int) {
     }
     // While another descriptor or process has the socket, the kernel goes on reporting it.
     let goes_on = connection::known(fd).is_some_and(|it| it.has_duplicates() || !it.is_last());
-    locked(|list| {
-        for it in list.entries_mut() {
-            if it.key.set == fd || it.key.fd == fd && (it.key.end == SET || !goes_on) {
-                it.state = State::Free;
-            } else if it.key.fd == fd {
-                // A thread that sleeps on the set may not have been woken yet.
-                if it.kicked && !has_sleepers(it.key.set) {
-                    it.calm();
-                    it.kicked = false;
-                }
-                it.key.fd = CLOSED;
-            }
-        }
-    });
+    make(Change::Closed { fd, generation: table::generation(fd), goes_on });
 }
 
 /// A descriptor of a set is about to be closed, and the set keeps another, `heir`. That replaces the `name` by which
 /// the list knows the set, and the `closed` descriptor where the set is registered itself.
 pub(super) fn rename((name, closed): (c_int, c_int), heir: c_int) {
     if confined::has_rests() {
-        locked(|list| {
-            for Entry { key, .. } in list.entries_mut() {
-                if key.set == name {
-                    key.set = heir;
-                }
-                if key.end == SET && key.fd == closed {
-                    key.fd = heir;
-                }
-            }
-        });
+        make(Change::Renamed { name, closed, heir });
     }
 }
 
