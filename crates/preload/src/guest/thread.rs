@@ -27,10 +27,11 @@ pub fn number() -> u32 {
     }
 }
 
-/// In a forked child: its thread has another number.
-pub fn after_fork() {
+/// In a forked child: its thread has another number. Returns which number it had in the parent, if it had asked for it.
+pub fn after_fork() -> Option<u32> {
     kernel::renew_mark();
-    GENERATION.fetch_add(1, Relaxed);
+    let generation = GENERATION.fetch_add(1, Relaxed);
+    Some(NUMBER.get()).filter(|&(known, _)| known == generation).map(|(_, number)| number)
 }
 
 /// Whether this code runs in the child of a vfork: then descriptors are the child's, but all memory is the parent's.

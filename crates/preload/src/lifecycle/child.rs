@@ -46,13 +46,13 @@ pub fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
 
 /// What a forked child does before anything else: see [`forked::check`].
 pub fn become_child() {
-    thread::after_fork();
+    let before = thread::after_fork();
     departure::after_fork();
     // A child does not inherit its parent's mlockall(2).
     sysv::set_locking(false);
     family::after_fork();
     tap::after_fork();
-    set::after_fork();
+    set::after_fork(before);
     turn::after_fork();
     // SAFETY: a value in the frame of `forked`, which this thread is inside.
     set_up_child(COUNTED.get().map(|it| unsafe { it.as_ref() }));

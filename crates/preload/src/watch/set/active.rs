@@ -24,7 +24,14 @@ impl Set {
 
     /// Makes the sockets active that `is_meant` selects.
     pub fn activate_if(&self, mut is_meant: impl FnMut(i32, &Item) -> bool) {
-        self.unless_interrupted(|state| {
+        if self.is_interrupted() {
+            return self.peek_all(|fd, item| {
+                if is_meant(fd, item) {
+                    self.change(Change::Active { fd });
+                }
+            });
+        }
+        self.locked(|state| {
             for index in 0..state.places() {
                 let fd = state.fd_at(index);
                 if state.item(fd).is_some_and(|it| it.is_ours(fd) && is_meant(fd, it)) {

@@ -145,6 +145,18 @@ impl Set {
         item
     }
 
+    /// The same for all sockets that have a place.
+    pub(super) fn peek_all(&self, mut look: impl FnMut(i32, &Item)) {
+        // SAFETY: as in `peek_before`; a handler finds the table consistent.
+        let fds = unsafe { 0..(*self.state.get()).places() };
+        // SAFETY: as above.
+        for fd in fds.map(|index| unsafe { (*self.state.get()).fd_at(index) }) {
+            if let Some(item) = self.peek(fd).filter(|it| it.is_ours(fd)) {
+                look(fd, &item);
+            }
+        }
+    }
+
     /// Whether a signal handler that has interrupted this look has had the kernel register `fd` anew, or remove it: the
     /// kernel is told of no earlier change then.
     pub(super) fn is_overtaken(&self, fd: i32) -> bool {

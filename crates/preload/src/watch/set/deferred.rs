@@ -16,6 +16,8 @@ pub enum Deferred {
     },
     /// The set has been registered in another one: see [`Set::set_inner`].
     Inner,
+    /// This process is a child that was forked: see [`super::after_fork`].
+    Forked,
     /// The last descriptor of the set was closed.
     Closed,
 }
@@ -88,6 +90,7 @@ impl Set {
                     None => (is_made, all) = (false, false),
                 },
                 Some(Deferred::Inner) => state.wake_one_by_one(),
+                Some(Deferred::Forked) => state.begin_in_child(),
                 Some(Deferred::Closed) => ends.closed = true,
                 None => {}
             }
@@ -107,8 +110,9 @@ impl Set {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Later;
+    use super::super::{Later, Scan};
     use super::*;
+    use crate::guest::thread;
 
     /// Fails if an end is let go of while a look at another set, which was interrupted first, may be using its channel.
     #[test]
@@ -157,6 +161,32 @@ mod tests {
             set.tell_all(|fd, change| told.push((fd, change)));
             assert_eq!(told, [(FDS[0], Some((5, 1))), (FDS[1], None)]);
         });
+        Set::release(set);
+    }
+
+    /// Fails if a child that a handler forks takes the lock of the look that it has interrupted, or if the child tells the
+    /// kernel what its parent is to tell it.
+    #[test]
+    fn a_look_goes_on_in_a_child_that_a_handler_forks() {
+        const FDS: [i32; 2] = [900_408, 900_409];
+        // SAFETY: just made, and never unmapped.
+        let set = unsafe { &*Set::make(900_410).unwrap() };
+        for fd in FDS {
+            assert_eq!(set.follow(fd, 1, 1, || 0), Ok(0));
+        }
+        assert_eq!(set.change_later(FDS[0], Some((5, 1)), false), Later::Done);
+        set.locked(|_| {
+            set.begin_in_child(Some(thread::number()));
+            assert!(set.is_interrupted());
+            set.activate_if(|fd, _| fd == FDS[1]);
+        });
+        assert!(!set.is_stale() && !set.is_interrupted());
+        let mut active = Vec::new();
+        set.scan(|fd, _, _| {
+            active.push(fd);
+            Scan::Keep
+        });
+        assert_eq!(active, FDS);
         Set::release(set);
     }
 }

@@ -115,20 +115,11 @@ static MADE: AtomicPtr<Set> = AtomicPtr::new(null_mut());
 /// A set has had an alarm.
 static ALARMS: AtomicBool = AtomicBool::new(false);
 
-/// In a forked child: the groups are the parent's. Inherited sets take groups of the child's own when they need them.
-/// The kernel's sets are shared with the parent, which brings them up to date.
-pub fn after_fork() {
-    for set in made() {
-        set.groups.store(0, Relaxed);
-        set.lock.store(0, Relaxed);
-        // Another thread of the parent may have been about to say that a connection has joined.
-        set.native.forget();
-        set.locked(|state| {
-            state.member_count = 0;
-            state.looks_left = 0;
-            state.leave_changes_to_parent();
-        });
-    }
+/// In a forked child, whose thread had the number `before` in the parent: the groups are the parent's. Inherited sets
+/// take groups of the child's own when they need them. The kernel's sets are shared with the parent, which brings them
+/// up to date.
+pub fn after_fork(before: Option<u32>) {
+    made().for_each(|set| set.begin_in_child(before));
 }
 
 /// All sets of this process.
@@ -251,6 +242,20 @@ impl Set {
                 Err(now) => head = now,
             }
         }
+    }
+
+    /// See [`after_fork`].
+    fn begin_in_child(&self, before: Option<u32>) {
+        self.groups.store(0, Relaxed);
+        // Another thread of the parent may have been about to say that a connection has joined.
+        self.native.forget();
+        if before == Some(self.lock.load(Relaxed)) {
+            // A signal handler has forked, and the look that it has interrupted goes on in the child.
+            self.lock.store(thread::number(), Relaxed);
+            return self.defer(Deferred::Forked);
+        }
+        self.lock.store(0, Relaxed);
+        self.locked(State::begin_in_child);
     }
 
     /// Does `what` as the only thread inside; not to be called in a signal handler that has interrupted a look at the

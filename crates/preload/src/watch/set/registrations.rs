@@ -310,7 +310,9 @@ impl State {
 
     /// In a forked child: the parent tells the kernel what was put off, and what was changed to wake a sleeper. It may
     /// have changed the registrations again by now.
-    pub(super) fn leave_changes_to_parent(&mut self) {
+    pub(super) fn begin_in_child(&mut self) {
+        self.member_count = 0;
+        self.looks_left = 0;
         for index in 0..self.places() {
             let fd = self.fd_at(index);
             let Some(item) = self.item(fd).filter(|it| it.is_live()) else { continue };
