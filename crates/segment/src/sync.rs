@@ -4,7 +4,9 @@
 pub use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 #[cfg(not(loom))]
 pub use core::sync::atomic::fence;
-pub use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, compiler_fence};
+pub use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, compiler_fence};
+#[cfg(any(not(test), loom))]
+pub use core::sync::atomic::{AtomicI32, AtomicU8};
 #[cfg(not(any(test, loom)))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -15,7 +17,7 @@ pub use checked::{AtomicU32, AtomicU64, fence};
 #[cfg(all(test, not(loom)))]
 pub mod mortal;
 #[cfg(all(test, not(loom)))]
-pub use mortal::{AtomicU32, AtomicU64};
+pub use mortal::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 
 /// Changes of words that a lock guards against other threads, but not against a signal handler that interrupts its
 /// owner. Each is one instruction, so that a handler comes before or after it, without the cost of keeping other

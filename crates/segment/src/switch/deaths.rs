@@ -5,8 +5,8 @@
 //! A step is a change of a word or a system call: see [`crate::sync::mortal`].
 #![allow(unsafe_code, reason = "forks processes and lays out buffers")]
 
-use super::Port;
 use super::lies::{Ends, PATIENCE, Sent, send, shared};
+use super::{Departure, Port};
 use crate::kernel;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
@@ -268,6 +268,67 @@ fn another_reader_goes_on_where_one_has_died() {
     each_step(|step| reader_dies(step, true));
 }
 
+/// A reader goes away from `parts` of [`SAID`], which it has not read, and comes back; it dies before step `step`. Another
+/// process that has the same end comes for it, and reads on.
+fn departing_reader_dies(step: u32, parts: usize) -> Fate {
+    let ends = Ends::joined(false);
+    let (sender, reader) = (ends.port(0), ends.port(1));
+    (0..parts).for_each(|part| say(&sender, part));
+    let act = || {
+        let port = Port { me: kernel::thread_id(), ..reader };
+        assert_eq!(port.go_away(|| true), Departure::Gone);
+        port.come_back();
+    };
+    let fate = fate(fork(step, || (), act));
+    in_time("coming back", reader, |port| port.come_back());
+    assert_eq!(in_time("a send", sender, |port| send(&port, MORE)), Ok(MORE.len()), "step {step}");
+    ends.sockets[0].shutdown(Shutdown::Write).unwrap();
+    let told = receive_all(&ends, 1, shared::<AtomicUsize>());
+    let (got, end) = told.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("step {step}: the heir hangs"));
+    let said = [SAID[..parts].concat(), MORE.to_vec()].concat();
+    assert!(got == said, "step {step}: {:?}", String::from_utf8_lossy(&got));
+    assert_eq!(end, Ok(0), "step {step}");
+    fate
+}
+
+#[test]
+#[ignore = "forks often: in_a_process_of_their_own runs it"]
+fn another_reader_comes_back_where_one_has_died() {
+    // With the next one the mark of going down lies behind what is unread, and nobody can put that on the kernel path.
+    for parts in 1..=4 {
+        let steps = each_step(|step| departing_reader_dies(step, parts));
+        assert!(steps > 10, "{steps} steps are too few for going away and coming back");
+    }
+}
+
+/// A sender that has sent `parts` of [`SAID`] goes down for good, and dies before step `step`. Another process that has
+/// the same end sends on.
+fn pinning_sender_dies(step: u32, parts: usize) -> Fate {
+    let ends = Ends::joined(false);
+    let told = receive_all(&ends, 1, shared::<AtomicUsize>());
+    let sender = ends.port(0);
+    (0..parts).for_each(|part| say(&sender, part));
+    let act = || Port { me: kernel::thread_id(), ..sender }.go_down_for_good(Reason::Asked, true, u64::MAX);
+    let fate = fate(fork(step, || (), act));
+    assert_eq!(in_time("a send", sender, |port| send(&port, MORE)), Ok(MORE.len()), "step {step}");
+    assert!(fate == Fate::Killed || !sender.sends_fast());
+    ends.sockets[0].shutdown(Shutdown::Write).unwrap();
+    let (got, end) = told.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("step {step}: the reader hangs"));
+    let said = [SAID[..parts].concat(), MORE.to_vec()].concat();
+    assert!(got == said, "step {step}: {:?}", String::from_utf8_lossy(&got));
+    assert_eq!(end, Ok(0), "step {step}");
+    fate
+}
+
+#[test]
+#[ignore = "forks often: in_a_process_of_their_own runs it"]
+fn another_sender_goes_on_where_one_has_died_that_was_going_down_for_good() {
+    for parts in 1..=6 {
+        let steps = each_step(|step| pinning_sender_dies(step, parts));
+        assert!(steps > 2, "{steps} steps are too few for a way down");
+    }
+}
+
 /// Whatever other tests have attached, a child that is forked beside them has too, and those look at how many have it.
 #[test]
 fn in_a_process_of_their_own() {
@@ -275,7 +336,7 @@ fn in_a_process_of_their_own() {
     let run = Command::new(tests).args(["--ignored", "switch::deaths::"]).output().expect("a process");
     let said = String::from_utf8_lossy(&run.stdout);
     assert!(
-        run.status.success() && said.contains(" 4 passed; 0 failed"),
+        run.status.success() && said.contains(" 6 passed; 0 failed"),
         "{said}{}",
         String::from_utf8_lossy(&run.stderr)
     );

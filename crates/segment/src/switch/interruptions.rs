@@ -136,3 +136,91 @@ fn a_handler_receives_at_any_step_of_a_readers_switch() {
     let steps = (1..).take_while(|&step| reader_is_interrupted(step)).count();
     assert!(steps > 50, "{steps} steps are too few for one way up and one down");
 }
+
+/// All that can be received at once.
+fn receive_what_is_there(port: &mut Port<'_>) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        match receive(port, 7, libc::MSG_DONTWAIT) {
+            Ok(bytes) if bytes.is_empty() => return all,
+            Ok(bytes) => all.extend(bytes),
+            Err(error) => {
+                assert_eq!(error, Errno(libc::EAGAIN));
+                return all;
+            }
+        }
+    }
+}
+
+/// A handler sends, up and down, before step `step` of a reader of [`SAID`], which lies there. Whether there are so many
+/// steps.
+fn reader_is_interrupted_by_a_send(step: u32) -> bool {
+    let ends = Ends::joined(false);
+    let sender = ends.port(0);
+    (0..5).for_each(|part| say(&sender, part));
+    let said = SAID[..5].concat();
+    let mut reader = Port { me: kernel::thread_id(), ..ends.port(1) };
+    let port_of_handler = Sent(reader);
+    interrupt(step, move || {
+        let Sent(port) = { port_of_handler };
+        (0..5).for_each(|part| say(&port, part));
+    });
+    let mut got = Vec::new();
+    while got.len() < said.len() {
+        let bytes = receive(&mut reader, 5, libc::MSG_DONTWAIT);
+        got.extend(bytes.unwrap_or_else(|error| panic!("step {step}: {error:?} at {}", got.len())));
+        assert!(said.starts_with(&got), "step {step}: {:?}", String::from_utf8_lossy(&got));
+    }
+    let was = was_interrupted();
+    let expected = if was { &said[..] } else { &[] };
+    let answer = receive_what_is_there(&mut Port { me: kernel::thread_id(), ..sender });
+    assert!(answer == expected, "step {step}: {:?}", String::from_utf8_lossy(&answer));
+    was
+}
+
+#[test]
+fn a_handler_sends_at_any_step_of_a_readers_switch() {
+    let steps = (1..).take_while(|&step| reader_is_interrupted_by_a_send(step)).count();
+    assert!(steps > 50, "{steps} steps are too few for one way up and one down");
+}
+
+/// A handler receives all of [`SAID`] but the end, which lies there, before step `step` of a sender of [`SAID`]. Whether
+/// there are so many steps.
+fn sender_is_interrupted_by_a_receive(step: u32, in_turn: bool) -> bool {
+    let ends = Ends::joined(false);
+    (0..5).for_each(|part| say(&ends.port(1), part));
+    let received = shared::<AtomicUsize>();
+    let told = receive_all(&ends, 1, received);
+    let port = Port { me: kernel::thread_id(), ..ends.port(0) };
+    let read_aside: Arc<std::sync::Mutex<Vec<u8>>> = Arc::default();
+    let (asides, port_of_handler) = (read_aside.clone(), Sent(port));
+    interrupt(step, move || {
+        let Sent(mut port) = { port_of_handler };
+        *asides.lock().unwrap() = receive_what_is_there(&mut port);
+    });
+    let mut sent = 0;
+    for (part, bytes) in SAID.iter().enumerate() {
+        say(&port, part);
+        sent += bytes.len();
+        if in_turn {
+            await_that(|| received.load(SeqCst) == sent);
+        }
+    }
+    let was = was_interrupted();
+    let mut all = read_aside.lock().unwrap().clone();
+    assert!(!was || !all.is_empty(), "step {step}: the handler finds nothing");
+    all.extend(receive_what_is_there(&mut Port { ..port }));
+    assert!(all == SAID[..5].concat(), "step {step}: {:?}", String::from_utf8_lossy(&all));
+    ends.sockets[0].shutdown(Shutdown::Write).unwrap();
+    let (got, end) = told.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("step {step}: the reader hangs"));
+    assert_eq!((got == SAID.concat(), end), (true, Ok(0)), "step {step}: {:?}", String::from_utf8_lossy(&got));
+    was
+}
+
+#[test]
+fn a_handler_receives_at_any_step_of_a_senders_switch() {
+    for in_turn in [true, false] {
+        let steps = (1..).take_while(|&step| sender_is_interrupted_by_a_receive(step, in_turn)).count();
+        assert!(steps > 50, "{steps} steps are too few for two ways up and one down");
+    }
+}

@@ -130,5 +130,7 @@ macro_rules! atomic {
     };
 }
 
+atomic!(AtomicI32, i32);
+atomic!(AtomicU8, u8);
 atomic!(AtomicU32, u32);
 atomic!(AtomicU64, u64);
