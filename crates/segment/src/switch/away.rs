@@ -121,8 +121,7 @@ impl Port<'_> {
 
     /// Whether something lies unread in the ring that no sender has put on the kernel path: it goes with the channel.
     pub fn goes_with_channel(&self) -> bool {
-        let presence = Flag(self.channel.incoming().flags.waiting.load(Acquire)).presence();
-        !matches!(presence, Presence::Left | Presence::Given) && self.left_behind() > 0
+        !matches!(self.presence(), Presence::Left | Presence::Given) && self.left_behind() > 0
     }
 
     /// A process with the library has come for the end, and reads on if the end is away. Its reference is counted
@@ -177,7 +176,7 @@ impl Port<'_> {
     pub(super) fn read_on(&self) {
         let reading = &self.end.reading;
         let flags = &self.channel.incoming().flags;
-        if flags.waiting.load(Acquire) & GIVING != 0 {
+        if self.flag().0 & GIVING != 0 {
             // This end stays away until the sender has given back, or ends. What was read meanwhile is not counted.
             return;
         }
@@ -207,9 +206,8 @@ impl Port<'_> {
         if !self.end.is_away() {
             return;
         }
-        let flag = || Flag(self.channel.incoming().flags.waiting.load(Acquire));
-        let is_given = || flag().presence() == Presence::Given;
-        if flag().0 & GIVING == 0 {
+        let is_given = || self.presence() == Presence::Given;
+        if self.flag().0 & GIVING == 0 {
             return self.come_back();
         }
         if !is_given() {

@@ -16,7 +16,7 @@ use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
 use crate::ring::{Fault, Record};
-use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence, pause};
+use crate::sync::{AcqRel, Acquire, Relaxed, SeqCst, fence, pause};
 use crate::vector::Cursor;
 use crate::words::{ALONE, Flag, LEFT, NO_MORE_BELLS};
 
@@ -48,7 +48,7 @@ impl Port<'_> {
         let mut left = if self.is_absent() { LeftRing::Empty } else { self.leave_and_give(until) };
         if left == LeftRing::No && is_seen {
             // What is sent from now on comes by the kernel, behind what is unread.
-            self.channel.incoming().flags.want_down.store(1, Release);
+            self.ask_for_down();
         } else if left == LeftRing::No {
             left = self.leave(Leave::IfGivenBack, until);
         }

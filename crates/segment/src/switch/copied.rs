@@ -218,9 +218,8 @@ impl Port<'_> {
     /// Whether the other end had taken from its ring, before the copy was made, all that this end has put there, and
     /// has not closed its socket.
     fn other_has_had_all(&self) -> bool {
-        let flags = &self.channel.outgoing().flags;
-        let is_open = flags.closed.load(Relaxed) | flags.resets.load(Relaxed) == 0;
-        is_open && !self.sends_fast() && self.sender().has_only_mark()
+        let resets = self.channel.outgoing().flags.resets.load(Relaxed) != 0;
+        self.reader_is_open() && !resets && !self.sends_fast() && self.sender().has_only_mark()
     }
 
     /// The kernel has reported a reset, and the sender has put nothing on the kernel path since the copy was made.

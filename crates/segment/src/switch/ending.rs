@@ -8,7 +8,7 @@ use crate::clock::{give_way, nap, ticks};
 use crate::end::{SHUT_OUT, Stage};
 use crate::kernel;
 use crate::lock::Entered;
-use crate::sync::{AcqRel, Relaxed, Release, SeqCst, fence};
+use crate::sync::{AcqRel, Relaxed, SeqCst, fence};
 use crate::words::{ABSENT, ALONE, GIVEN, GIVING, SHUT};
 
 /// How long a close waits for a doorbell that is on its way. A sender that was stopped at that point never sends it.
@@ -62,7 +62,7 @@ impl Port<'_> {
     pub fn prepare_to_shut(&self) {
         let flags = &self.channel.incoming().flags;
         let _ = flags.closed.compare_exchange(0, SHUT, AcqRel, Relaxed);
-        flags.want_down.store(1, Release);
+        self.ask_for_down();
         self.await_arrivals();
     }
 

@@ -8,7 +8,7 @@ use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Record};
 use crate::sync::{Acquire, Relaxed};
-use crate::words::{CLOSED, Direction, NO_MORE_BELLS};
+use crate::words::{Direction, NO_MORE_BELLS};
 
 impl Port<'_> {
     pub(super) fn fault(&self) -> Taken {
@@ -100,15 +100,10 @@ impl Port<'_> {
     /// instead. If another cause is found, sends go to the kernel from now on and learn there that the connection is
     /// over. An end that had asked for a reset is believed.
     pub fn judge_reset(&self) -> bool {
-        let flags = &self.channel.outgoing().flags;
         let has_all = || {
             if self.sends_fast() { !self.end.is_pinned() && !self.has_unread() } else { self.has_taken_all() }
         };
-        let by_bell = flags.closed.load(Acquire) != CLOSED
-            && flags.resets.load(Acquire) == 0
-            && self.is_whole()
-            && self.awaits_answer()
-            && has_all();
+        let by_bell = !self.reader_resets() && self.is_whole() && self.awaits_answer() && has_all();
         if !by_bell {
             self.end.pin_sending();
         }

@@ -59,7 +59,7 @@ impl Port<'_> {
     /// Notes whether the sender has taken the waiting flag.
     pub(super) fn note_flag(&self) {
         let reading = &self.end.reading;
-        let flag = Flag(self.channel.incoming().flags.waiting.load(Acquire));
+        let flag = self.flag();
         // A reader that dozes raises the flag only where it was down.
         let is_taken = || !flag.is_absent() && matches!(flag.raised(), Raised::Down | Raised::Dozing);
         if reading.armed.load(Relaxed) != 0 && is_taken() {

@@ -94,8 +94,7 @@ impl Port<'_> {
 
     /// Whether the reader is away and has left nothing.
     fn is_awaited_empty(&self) -> bool {
-        let presence = Flag(self.channel.outgoing().flags.waiting.load(SeqCst)).presence();
-        !matches!(presence, Presence::Here | Presence::Left) && !self.has_unread()
+        !matches!(self.reader_presence(), Presence::Here | Presence::Left) && !self.has_unread()
     }
 
     /// Puts on the kernel path what is unread in the ring, as much as there is room for. All that follows goes there
@@ -244,8 +243,7 @@ impl Port<'_> {
             return false;
         }
         // Meanwhile the sender may have given back all, and another reader may have come back to the ring.
-        let presence = Flag(flags.waiting.load(SeqCst)).presence();
-        let is_absent = !matches!(presence, Presence::Here | Presence::Given);
+        let is_absent = !matches!(self.presence(), Presence::Here | Presence::Given);
         let all = is_absent && kernel::undisturbed(|| self.give_ring(socket)) == Ok(true);
         flags.giver.store(if is_absent { BY_READER } else { 0 }, Release);
         all

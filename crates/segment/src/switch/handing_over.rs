@@ -7,7 +7,6 @@ use super::{LeftRing, Port, micros};
 use crate::clock::{nap, ticks};
 use crate::kernel;
 use crate::reason::Reason;
-use crate::sync::Release;
 
 /// How long an end that was rung is awaited. Beside heavy load it may have to wait long for a processor.
 const PASSES_MARK_WITHIN_US: u64 = 500_000;
@@ -30,7 +29,7 @@ impl Port<'_> {
     /// Takes both directions down for good. The incoming direction goes down at once if everything in its ring was
     /// read, otherwise as soon as the other end sends again.
     pub fn pin(&self, reason: Reason) {
-        self.channel.incoming().flags.want_down.store(1, Release);
+        self.ask_for_down();
         self.leave_if_read(u64::MAX);
         self.go_down_for_good(reason, false, u64::MAX);
     }
@@ -41,7 +40,7 @@ impl Port<'_> {
     /// is woken in any case.
     pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
         let left = self.leave_to(recipient);
-        self.channel.incoming().flags.want_down.store(1, Release);
+        self.ask_for_down();
         self.go_down_for_good(reason, wakes || left == LeftRing::Unread, u64::MAX);
         let is_left = left != LeftRing::No || self.is_absent();
         is_left && self.end.reading.is_where_kernel_is() && !self.is_cut_short()
@@ -104,7 +103,7 @@ impl Port<'_> {
         } else {
             self.leave_if_read(u64::MAX);
         }
-        self.channel.incoming().flags.want_down.store(1, Release);
+        self.ask_for_down();
         self.go_down_for_good(reason, false, u64::MAX);
     }
 

@@ -11,7 +11,7 @@ use crate::end::{IMAGE_WITHIN_NS, Stage, Whereabouts};
 use crate::kernel;
 use crate::raw::is_quiet;
 use crate::ring::Record;
-use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
+use crate::sync::{AcqRel, Relaxed, Release, SeqCst, fence};
 use crate::words::{ABSENT, ALONE, Direction, Flag, GIVING, LEAVING, LEFT, NO_MORE_BELLS, Presence, Raised};
 
 /// A sender that is about to switch its path has done so within this time, if it is neither stopped nor killed.
@@ -110,7 +110,7 @@ impl Port<'_> {
         let unread = self.incoming().published(self.place().head);
         self.forget_ring(beside, until);
         // This comes last: a sender that goes down by itself does so behind what is unread.
-        flags.want_down.store(1, Release);
+        self.ask_for_down();
         Some(LeftRing::with(unread))
     }
 
@@ -259,16 +259,8 @@ impl Port<'_> {
         // In this order: the sender is away when it goes down, and is back only once it has taken the mark back.
         !self.sender_has_ended()
             && is_before_down()
-            && (self.other_is_to_return() || !is_before_down())
+            && (self.reader_is_to_return() || !is_before_down())
             && !self.sender_is_gone()
-    }
-
-    /// Whether the other end is away until an image comes. An end that was passed over a Unix socket may be away for
-    /// good.
-    fn other_is_to_return(&self) -> bool {
-        let flags = &self.channel.outgoing().flags;
-        let presence = Flag(flags.waiting.load(SeqCst)).presence();
-        !matches!(presence, Presence::Here | Presence::Left) && flags.want_down.load(SeqCst) == 0
     }
 
     /// Whether a doorbell lies, or may come to lie, behind data that was sent on the kernel path before the direction
@@ -306,7 +298,7 @@ impl Port<'_> {
     fn has_only_kernel(&self) -> bool {
         let reading = &self.end.reading;
         self.return_to_ring();
-        if !self.is_absent() && self.channel.incoming().flags.want_down.load(Relaxed) != 0 {
+        if !self.is_absent() && self.asks_for_down() {
             self.leave_if_read(u64::MAX);
         }
         let owed = !reading.is_where_kernel_is() || self.awaits_given();
@@ -341,7 +333,7 @@ impl Port<'_> {
     /// left of the stream.
     pub fn leaves_all_to_kernel(&self) -> bool {
         let reading = &self.end.reading;
-        let is_there = match Flag(self.channel.incoming().flags.waiting.load(Acquire)).presence() {
+        let is_there = match self.presence() {
             Presence::Here => false,
             Presence::Left => self.is_all_given(),
             Presence::Away | Presence::Giving => {

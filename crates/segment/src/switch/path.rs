@@ -43,7 +43,6 @@ impl Port<'_> {
     pub(super) fn try_up(&self, why: GoUp) -> bool {
         let end = self.end;
         let sending = &end.sending;
-        let flags = &self.channel.outgoing().flags;
         if why == GoUp::ToSend && (self.is_path_silent() || end.sends_by_kernel()) {
             // A connection that is no longer held tries with its next send.
             sending.tries.store(0, Relaxed);
@@ -54,13 +53,7 @@ impl Port<'_> {
         if why == GoUp::ToSend && tries > 16 && !tries.is_multiple_of(every) {
             return false;
         }
-        if flags.ready.load(Acquire) == 0
-            || flags.closed.load(Relaxed) != 0
-            || self.reader_wants_down()
-            || sending.kernel_sends.load(Acquire) != 0
-            || end.stage() != Stage::Joined
-            || !end.shut_gate(&end.write_gate)
-        {
+        if !self.can_go_up() || sending.kernel_sends.load(Acquire) != 0 || !end.shut_gate(&end.write_gate) {
             return false;
         }
         // What a handler sends between the look at the position and the mark would be neither before nor behind the

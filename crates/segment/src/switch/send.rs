@@ -13,7 +13,6 @@ use crate::ring::{Fault, Push, Source};
 use crate::sync::{AcqRel, Relaxed, own};
 use crate::tap;
 use crate::vector::Cursor;
-use crate::words::CLOSED;
 
 /// A longer send holds signals back from its beginning, a shorter one from its first wait. Until then the reader cannot
 /// have answered with a signal.
@@ -144,8 +143,8 @@ impl Port<'_> {
             if self.end.stage() == Stage::Broken {
                 return Outcome::Failed(BROKEN);
             }
-            let flags = &self.channel.outgoing().flags;
-            if flags.closed.load(Relaxed) == CLOSED || !self.reader_lives() {
+            // Not by `sender_state`, which reads more words, a word of another line among them.
+            if self.reader_has_closed() || !self.reader_lives() {
                 // No process will read the ring any more. The kernel has the right answer for the program.
                 self.give_back_fully();
                 sending.fast.store(0, Relaxed);

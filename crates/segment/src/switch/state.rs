@@ -3,8 +3,8 @@
 
 use super::Port;
 use crate::end::Stage;
-use crate::sync::{Acquire, Relaxed, SeqCst};
-use crate::words::{CLOSED, Flag, SHUT};
+use crate::sync::{Acquire, Relaxed, Release, SeqCst};
+use crate::words::{CLOSED, Flag, Presence, SHUT};
 
 /// What the sender of a direction does with what is sent next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,11 +37,10 @@ pub enum ReaderState {
 impl Port<'_> {
     /// The state of the direction out.
     pub fn sender_state(&self) -> SenderState {
-        let flags = &self.channel.outgoing().flags;
         let stays = || {
             self.end.stage() == Stage::Joined
                 && !self.end.sends_by_kernel()
-                && flags.closed.load(Relaxed) != CLOSED
+                && !self.reader_has_closed()
                 && !self.reader_wants_down()
                 && !self.reader_is_absent()
         };
@@ -73,10 +72,26 @@ impl Port<'_> {
         self.end.reading.is_fast()
     }
 
+    /// The waiting flag, which this end has raised or the sender has taken.
+    #[inline]
+    pub(super) fn flag(&self) -> Flag {
+        Flag(self.channel.incoming().flags.waiting.load(Acquire))
+    }
+
+    /// Where this end says that it is. SeqCst: one that gives back says so, then looks.
+    pub(super) fn presence(&self) -> Presence {
+        Flag(self.channel.incoming().flags.waiting.load(SeqCst)).presence()
+    }
+
+    /// Where the reader says that it is.
+    pub(super) fn reader_presence(&self) -> Presence {
+        Flag(self.channel.outgoing().flags.waiting.load(SeqCst)).presence()
+    }
+
     /// Whether this end does not look at the incoming ring, for good (see `leave`) or while it is
     /// [away](Port::go_away).
     pub fn is_absent(&self) -> bool {
-        Flag(self.channel.incoming().flags.waiting.load(Acquire)).is_absent()
+        self.flag().is_absent()
     }
 
     /// Whether the reader does not look at the ring, for good or for now.
@@ -90,9 +105,53 @@ impl Port<'_> {
         self.channel.outgoing().flags.want_down.load(Relaxed) != 0
     }
 
+    /// Asks the sender for the kernel path. Release: what this end has done before is true for a sender that heeds it.
+    pub(super) fn ask_for_down(&self) {
+        self.channel.incoming().flags.want_down.store(1, Release);
+    }
+
+    /// Whether this end asks for the kernel path.
+    pub(super) fn asks_for_down(&self) -> bool {
+        self.channel.incoming().flags.want_down.load(Relaxed) != 0
+    }
+
+    /// Whether the reader is away until an image comes. An end that was passed over a Unix socket may be away for good.
+    pub(super) fn reader_is_to_return(&self) -> bool {
+        !matches!(self.reader_presence(), Presence::Here | Presence::Left)
+            && self.channel.outgoing().flags.want_down.load(SeqCst) == 0
+    }
+
+    /// Whether the reader has neither shut down both ways nor closed its socket.
+    pub(super) fn reader_is_open(&self) -> bool {
+        self.channel.outgoing().flags.closed.load(Relaxed) == 0
+    }
+
+    /// Whether the reader's socket is closed: no process will read the ring any more.
+    #[inline]
+    pub(super) fn reader_has_closed(&self) -> bool {
+        self.channel.outgoing().flags.closed.load(Relaxed) == CLOSED
+    }
+
+    /// Whether the reader has closed its socket, or is about to reset the connection: its kernel's reset is no
+    /// doorbell's doing. Acquire: what it did before is seen too.
+    pub(super) fn reader_resets(&self) -> bool {
+        let flags = &self.channel.outgoing().flags;
+        flags.closed.load(Acquire) == CLOSED || flags.resets.load(Acquire) != 0
+    }
+
     /// Whether the reader lives and has shut down both ways.
     pub(super) fn reader_has_shut(&self) -> bool {
         self.channel.outgoing().flags.closed.load(Acquire) == SHUT
+    }
+
+    /// Whether the reader and this end are such that the direction, which is down, can go up. What else that takes is
+    /// looked at once no plain write is in progress.
+    pub(super) fn can_go_up(&self) -> bool {
+        // Acquire: the reader has passed the last mark before it says that it is ready.
+        self.channel.outgoing().flags.ready.load(Acquire) != 0
+            && self.reader_is_open()
+            && !self.reader_wants_down()
+            && self.end.stage() == Stage::Joined
     }
 
     /// Whether the direction out is in the ring, and nothing takes it down.

@@ -10,17 +10,16 @@ use super::entering::Beside;
 use super::give::copy_past_marks;
 use crate::kernel;
 use crate::ring::{Place, Record};
-use crate::sync::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::{Relaxed, Release, SeqCst};
 use crate::vector::Cursor;
-use crate::words::{ALONE, Flag, Presence};
+use crate::words::{ALONE, Presence};
 
 impl Port<'_> {
     /// This end is away, and its sender gives back. If the sender has ended in the middle of that, and all has been
     /// read that it gave, this end reads the rest from the ring.
     #[cold]
     pub(super) fn take_up_unfinished(&self) {
-        let presence = || Flag(self.channel.incoming().flags.waiting.load(Acquire)).presence();
-        let is_unfinished = || self.end.is_away() && presence() == Presence::Giving;
+        let is_unfinished = || self.end.is_away() && self.presence() == Presence::Giving;
         // In this order: what a sender gives comes before its end.
         if !self.has_ended() || kernel::inq(self.fd) != Ok(0) || !is_unfinished() {
             return;
