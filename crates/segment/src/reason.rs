@@ -96,4 +96,7 @@ reasons! {
     Met = "met",
     /// The process had no free descriptor or buffer to ask the kernel by who is at the other end.
     NoDescriptor = "no-descriptor",
+    /// The other end could not be asked yet: its program has not accepted the connection. It is asked again after some
+    /// more calls.
+    NotAccepted = "not-accepted",
 }

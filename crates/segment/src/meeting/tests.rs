@@ -470,6 +470,21 @@ fn ends_without_a_place_in_the_directory_meet_later() {
     clear(&ends, &mut meetings);
 }
 
+#[test]
+fn an_end_that_is_not_accepted_is_asked_again() {
+    let _alone = alone();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (end, [mut meeting, _]) = (end(), meetings(Directory::private(kernel::user_id())));
+    end.bytes.store(1, Relaxed);
+    meeting.seek(&end, client.as_raw_fd());
+    assert_eq!((end.stage(), end.reason()), (Stage::Plain, Reason::NotAccepted));
+    let _accepted = listener.accept().unwrap();
+    meeting.seek(&end, client.as_raw_fd());
+    assert_eq!((end.stage(), end.reason()), (Stage::Waiting, Reason::PeerSilent));
+    meeting.withdraw(&end);
+}
+
 /// One connection must not take much of a program's address space, and many should share pools: see `FIRST_SLOTS` and
 /// `GROWTH`.
 #[test]
