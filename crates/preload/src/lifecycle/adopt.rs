@@ -322,17 +322,24 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
         // Only now: a process that leaves keeps the channel until then.
         connection.end.owners.has_arrived();
     }
-    // An image was lent the end once, and a process once with each message that it receives.
-    if carried.member.is_none() && (!is_known || carried.is_passed()) && !carried.is_peeked {
-        // Likewise.
-        connection.end.owners.take_up_loan(carried.image);
-        connection.untag_unless_lent();
-    }
+    // Likewise. An image was lent the end once, and a process once with each message that it receives.
+    connection.take_up_loan(&carried);
     connection.mind_stdio();
     Some(index)
 }
 
 impl Connection {
+    /// What this process was lent it for has come about.
+    fn take_up_loan(&self, carried: &Carried<'_>) {
+        let owners = &self.end.owners;
+        match carried.image {
+            0 if carried.is_passed() && !carried.is_peeked => owners.take_up_passed(),
+            0 => return,
+            image => owners.take_up_by_image(image),
+        }
+        self.untag_unless_lent();
+    }
+
     /// Goes on with a connection that was handed to this image.
     fn go_on(&self, carried: &Carried<'_>) {
         if let Some(port) = self.port() {

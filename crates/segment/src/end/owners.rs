@@ -25,7 +25,9 @@ laid_out! {
         arriving: AtomicU32,
         /// Until when they may come (CLOCK_MONOTONIC, ns); 0: none is awaited. [`TAKEN_BACK`]: neither.
         lent_until: AtomicU64,
-        /// The image that was lent the end last, by its [number](crate::family::Family::next_image). 0: it has come.
+        /// Which images may still come: bit number n modulo 64 of image [number](crate::family::Family::next_image) n.
+        images: AtomicU64,
+        /// The image that was lent the end last, by its number. 0: it has come.
         image: AtomicU32,
         /// 1: a program that knows nothing of the ring may have the socket.
         outsider: AtomicU8,
@@ -44,6 +46,11 @@ const ENDED: u32 = 1 << 31;
 /// Value of [`Owners::lent_until`], a time long past: the image that the end was lent to does not come. If no process
 /// refers to the end either, the lender still has to end it.
 const TAKEN_BACK: u64 = 1;
+
+/// The bit of an image in [`Owners::images`].
+fn bit(image: u32) -> u64 {
+    1 << (image % u64::BITS)
+}
 
 impl Owners {
     /// One process has the end: the caller's, which has just taken it.
@@ -149,25 +156,40 @@ impl Owners {
         self.processes.fetch_update(AcqRel, Acquire, fewer).is_ok_and(|n| fewer(n) == Some(ENDED))
     }
 
-    /// Image number `image`, or a process that the socket is passed to (0), may come for it until then
-    /// (CLOCK_MONOTONIC, ns). An image is lent an end once, however many descriptors it gets.
-    pub fn lend(&self, until: u64, image: u32) {
-        // This comes first: see `awaited_image`.
-        if image == 0 {
-            self.passed.fetch_add(1, AcqRel);
-        } else if self.image.swap(image, AcqRel) == image {
+    /// Image number `image`, of which 0 is none, may come for it until then (CLOCK_MONOTONIC, ns). An image is lent an
+    /// end once, however many descriptors it gets.
+    pub fn lend_to_image(&self, until: u64, image: u32) {
+        // These come first: see `awaited_image`.
+        if self.image.swap(image, AcqRel) == image {
             return;
         }
+        self.images.fetch_or(bit(image), AcqRel);
+        self.add_loan(until);
+    }
+
+    /// A process that the socket is passed to may come for it until then (CLOCK_MONOTONIC, ns).
+    pub fn lend_passed(&self, until: u64) {
+        // This comes first: see `awaited_image`.
+        self.passed.fetch_add(1, AcqRel);
+        self.add_loan(until);
+    }
+
+    fn add_loan(&self, until: u64) {
         self.loans.fetch_add(1, AcqRel);
         self.lent_until.store(until, Release);
     }
 
-    /// An image, or a process (0), for which [`Owners::lend`] was called has come. Once all have come, none is awaited.
-    pub fn take_up_loan(&self, image: u32) {
-        if image != 0 {
-            self.forget_image(image);
+    /// Image number `image` has come. Once all have come, none is awaited. An image that inherits the socket although
+    /// it was not lent the end, because another thread was just closing that, takes up nobody else's loan.
+    pub fn take_up_by_image(&self, image: u32) {
+        if self.forget_image(image) {
+            self.end_one_loan(0);
         }
-        if image != 0 || self.forget_passed() {
+    }
+
+    /// A process has come that the socket was passed to.
+    pub fn take_up_passed(&self) {
+        if self.forget_passed() {
             self.end_one_loan(0);
         }
     }
@@ -178,7 +200,7 @@ impl Owners {
     }
 
     /// Image number `image` does not come: its execution has failed, or it has ended. False if it was not lent the end,
-    /// has come, or another loan has been made since.
+    /// or has come.
     pub fn take_back_loan(&self, image: u32) -> bool {
         let is_back = self.forget_image(image);
         if is_back {
@@ -195,9 +217,11 @@ impl Owners {
         }
     }
 
-    /// Forgets that image. False if the last loan is not to it.
+    /// Forgets that image. False if it is not to come. Of two images with one bit, which are 64 images apart, the
+    /// second one is awaited to the end of its time.
     fn forget_image(&self, image: u32) -> bool {
-        image != 0 && self.image.compare_exchange(image, 0, AcqRel, Relaxed).is_ok()
+        let _ = self.image.compare_exchange(image, 0, AcqRel, Relaxed);
+        image != 0 && self.images.fetch_and(!bit(image), AcqRel) & bit(image) != 0
     }
 
     fn end_one_loan(&self, last: u64) {
@@ -261,6 +285,7 @@ impl Owners {
         self.loans.store(0, Relaxed);
         self.passed.store(0, Relaxed);
         self.arriving.store(0, Relaxed);
+        self.images.store(0, Relaxed);
         self.image.store(0, Relaxed);
         self.lent_until.store(0, Release);
     }
@@ -303,6 +328,7 @@ mod tests {
             passed: AtomicU32::new(0),
             arriving: AtomicU32::new(0),
             lent_until: AtomicU64::new(0),
+            images: AtomicU64::new(0),
             image: AtomicU32::new(0),
             outsider: AtomicU8::new(0),
             copied: AtomicU8::new(0),
@@ -322,14 +348,14 @@ mod tests {
     fn who_was_to_come_finds_it_though_all_have_left() {
         let owners = owners();
         owners.begin();
-        owners.lend(100, 0);
-        owners.lend(200, 0);
+        owners.lend_passed(100);
+        owners.lend_passed(200);
         assert!(owners.leave() && owners.is_lent_to_processes());
         assert!(owners.is_awaited(199) && !owners.is_awaited(200) && owners.is_lent());
         assert!(!owners.add_if_used() && owners.add());
-        owners.take_up_loan(0);
+        owners.take_up_passed();
         assert!(owners.is_lent());
-        owners.take_up_loan(0);
+        owners.take_up_passed();
         assert_eq!([owners.is_lent(), owners.end_loan(200)], [false, false]);
     }
 
@@ -337,9 +363,9 @@ mod tests {
     fn who_was_not_awaited_ends_no_loan() {
         let owners = owners();
         owners.begin();
-        owners.lend(100, 7);
+        owners.lend_to_image(100, 7);
         // A socket that was passed before, and has come.
-        owners.take_up_loan(0);
+        owners.take_up_passed();
         assert_eq!((owners.is_lent(), owners.awaited_image()), (true, Some(7)));
     }
 
@@ -357,9 +383,9 @@ mod tests {
     fn a_loan_to_an_image_that_does_not_come_is_taken_back_once() {
         let owners = owners();
         owners.begin();
-        owners.lend(100, 7);
+        owners.lend_to_image(100, 7);
         // By another descriptor.
-        owners.lend(100, 7);
+        owners.lend_to_image(100, 7);
         assert_eq!(owners.awaited_image(), Some(7));
         assert_eq!(
             [owners.take_back_loan(8), owners.take_back_loan(7), owners.take_back_loan(7)],
@@ -373,33 +399,53 @@ mod tests {
     fn a_loan_to_another_image_stays() {
         let owners = owners();
         owners.begin();
-        owners.lend(100, 7);
-        owners.lend(200, 8);
+        owners.lend_to_image(100, 7);
+        owners.lend_to_image(200, 8);
         assert_eq!(owners.awaited_image(), None);
-        assert!(!owners.take_back_loan(7) && owners.take_back_loan(8) && owners.is_lent());
+        assert!(owners.take_back_loan(8) && !owners.take_back_loan(8) && owners.is_lent());
         // Which one is awaited now is not known.
         assert_eq!(owners.awaited_image(), None);
-        owners.take_up_loan(7);
-        assert!(!owners.is_lent());
+        assert!(owners.take_back_loan(7) && !owners.is_lent() && owners.end_taken_back());
 
-        owners.lend(300, 9);
+        owners.lend_to_image(300, 9);
         assert!(!owners.is_lent_to_processes());
-        owners.take_up_loan(9);
+        owners.take_up_by_image(9);
         assert!(!owners.is_lent_to_processes());
         assert_eq!([owners.is_lent(), owners.take_back_loan(9)], [false, false]);
+    }
+
+    #[test]
+    fn who_inherits_what_was_not_lent_takes_up_no_loan() {
+        let owners = owners();
+        owners.begin();
+        owners.lend_to_image(100, 7);
+        owners.lend_passed(200);
+        owners.take_up_by_image(8);
+        assert_eq!((owners.loans.load(Relaxed), owners.lent_until()), (2, 200));
+        owners.take_up_by_image(7);
+        owners.take_up_by_image(7);
+        assert!(owners.is_lent_to_processes(), "the message is still to be received");
+        owners.take_up_passed();
+        assert!(!owners.is_lent());
+        // One bit for both: the loan of the second one lasts to the end.
+        owners.lend_to_image(300, 9);
+        owners.lend_to_image(400, 9 + 64);
+        owners.take_up_by_image(9);
+        owners.take_up_by_image(9 + 64);
+        assert_eq!((owners.is_awaited(399), owners.is_awaited(400)), (true, false));
     }
 
     #[test]
     fn an_image_is_awaited_though_the_socket_was_passed_since() {
         let owners = owners();
         owners.begin();
-        owners.lend(100, 7);
-        owners.lend(200, 0);
+        owners.lend_to_image(100, 7);
+        owners.lend_passed(200);
         assert_eq!((owners.awaited_image(), owners.is_lent_to_processes()), (None, false));
-        owners.take_up_loan(0);
+        owners.take_up_passed();
         assert_eq!((owners.awaited_image(), owners.is_lent_to_processes()), (Some(7), false));
-        owners.lend(300, 0);
-        owners.take_up_loan(7);
+        owners.lend_passed(300);
+        owners.take_up_by_image(7);
         assert_eq!((owners.awaited_image(), owners.is_lent_to_processes()), (None, true));
     }
 
@@ -407,7 +453,7 @@ mod tests {
     fn who_comes_too_late_does_not_get_it() {
         let owners = owners();
         owners.begin();
-        owners.lend(100, 0);
+        owners.lend_passed(100);
         assert!(!owners.end_if_unused() && owners.leave() && owners.end_if_unused() && !owners.end_if_unused());
         assert_eq!([owners.add(), owners.add_if_used(), owners.are_any(), owners.take_back(1, || 0)], [false; 4]);
         owners.begin();
@@ -420,7 +466,7 @@ mod tests {
         owners.begin();
         assert!(owners.arrive() && !owners.are_any_arriving(), "nothing was lent");
         owners.has_arrived();
-        owners.lend(100, 7);
+        owners.lend_to_image(100, 7);
         assert!(!owners.are_any_arriving() && owners.arrive() && owners.are_any_arriving() && owners.count() == 3);
         owners.has_arrived();
         assert!(!owners.are_any_arriving() && owners.is_lent());
@@ -428,7 +474,7 @@ mod tests {
         assert!(owners.arrive() && owners.take_back_loan(7) && !owners.are_any_arriving());
         owners.end_loans();
         assert!(!owners.leave_unless_last() && !owners.leave() && !owners.leave() && owners.leave());
-        owners.lend(100, 8);
+        owners.lend_to_image(100, 8);
         assert!(owners.end_if_unused() && !owners.arrive() && !owners.are_any_arriving());
     }
 
@@ -442,12 +488,12 @@ mod tests {
         assert!(owners.take_back(1, || 0) && !owners.take_back(1, || 0));
         // It was left to an image that has not come.
         owners.begin();
-        owners.lend(100, 0);
+        owners.lend_passed(100);
         assert!(owners.leave() && !owners.take_back(1, || 0) && owners.end_if_unused());
         // A process lives that has it as well, or had a moment ago.
         owners.end_loans();
         owners.begin();
-        owners.lend(100, 7);
+        owners.lend_to_image(100, 7);
         assert!(owners.add());
         owners.take_back_beside(1, || 1);
         assert_eq!(owners.count(), 1);
@@ -456,7 +502,7 @@ mod tests {
         // The message was not sent.
         owners.end_loans();
         owners.begin();
-        owners.lend(100, 0);
+        owners.lend_passed(100);
         owners.take_back_passed();
         owners.take_back_passed();
         assert!(!owners.is_lent() && owners.leave() && owners.end_taken_back() && !owners.end_taken_back());
@@ -479,11 +525,12 @@ mod models {
                 passed: AtomicU32::new(0),
                 arriving: AtomicU32::new(0),
                 lent_until: AtomicU64::new(0),
+                images: AtomicU64::new(0),
                 image: AtomicU32::new(0),
                 outsider: AtomicU8::new(0),
                 copied: AtomicU8::new(0),
             });
-            owners.lend(100, 0);
+            owners.lend_passed(100);
             owners.processes.share();
             owners.lent_until.share();
             let late = owners.clone();

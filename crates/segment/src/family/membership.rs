@@ -419,12 +419,12 @@ mod tests {
         // It was killed before it counted.
         family.note_reference(mine, dead);
         let lent = family.take(dead).unwrap();
-        family.end(lent).owners.lend(u64::MAX, 0);
+        family.end(lent).owners.lend_passed(u64::MAX);
         let beside = family.take(dead).unwrap();
         assert!(family.add_reference(beside, me));
-        family.end(beside).owners.lend(u64::MAX, 7);
+        family.end(beside).owners.lend_to_image(u64::MAX, 7);
         let arriving = family.take(dead).unwrap();
-        family.end(arriving).owners.lend(u64::MAX, 7);
+        family.end(arriving).owners.lend_to_image(u64::MAX, 7);
         assert!(family.arrive(arriving, me));
         let references = |index| family.end(index).owners.count();
 

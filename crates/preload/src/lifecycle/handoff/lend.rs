@@ -59,7 +59,7 @@ impl Receiver {
         if connection.has_unread_out_of_reach() && !self.comes_to_rings() {
             return false;
         }
-        connection.end.owners.lend(clock::nanoseconds() + IMAGE_WITHIN_NS, 0);
+        connection.end.owners.lend_passed(clock::nanoseconds() + IMAGE_WITHIN_NS);
         if let Some(place) = self.lent.get_mut(self.lent_count) {
             *place = connection.index;
             self.lent_count += 1;

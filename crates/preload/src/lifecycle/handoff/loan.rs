@@ -24,7 +24,7 @@ impl Loan {
             connection.learn_cookie();
             // What an image was lent that has ended would not be known any more.
             lent::take_back_if_image_died(&connection.end.owners);
-            connection.end.owners.lend(clock::nanoseconds() + IMAGE_WITHIN_NS, self.image);
+            connection.end.owners.lend_to_image(clock::nanoseconds() + IMAGE_WITHIN_NS, self.image);
         }
         // Also one that is pinned: it may have the tag of an earlier loan.
         connection.tag_for_loan();
