@@ -1334,6 +1334,31 @@ static void closed_asleep_a(struct side *side) {
 }
 static void closed_asleep(void) { two_processes(AF_INET, closed_asleep_a, ten_when_told); }
 
+/* The only descriptor of a set is closed under a sleeper, and its number is another set's at once, which has a
+ * socket of its own: the sleeper is told of the first set's events alone. */
+static void reused_asleep(void) {
+    struct sockaddr_storage address;
+    int listener = listen_on(AF_INET, &address), set = (int)MUST(epoll_create1(0));
+    int first = connect_to(&address), first_end = (int)MUST(accept(listener, NULL, NULL));
+    int second = connect_to(&address), second_end = (int)MUST(accept(listener, NULL, NULL));
+    add(set, first, EPOLLIN, 1);
+    struct asleep asleep = {.set = set};
+    pthread_t thread;
+    start_thread(&thread, sleep_on_set, &asleep);
+    while (!asleep.thread) nap_ms(1);
+    await_asleep(asleep.thread);
+    MUST(close(set));
+    int again = (int)MUST(epoll_create1(0));
+    add(again, second, EPOLLIN, 2);
+    say("the same number: %d", again == set);
+    MUST(send(second_end, "no", 2, 0));
+    MUST(send(first_end, "yes", 3, 0));
+    pthread_join(thread, NULL);
+    say("woken: %d %d:%x", asleep.count, (int)asleep.event.data.u64, asleep.event.events);
+    report("the other set", again, 1000);
+    for (int i = 0; i < 6; i++) MUST(close((int[]){again, first, first_end, second, second_end, listener}[i]));
+}
+
 const struct scenario scenarios[] = {
     {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
     {"close-out", close_out, 0}, {"close-in", close_in, 0},             {"close-none", close_none, 0},
@@ -1353,6 +1378,6 @@ const struct scenario scenarios[] = {
     {"stuffed-nested", stuffed_nested, 0}, {"nested-many", nested_many, 0},
     {"copies", copies, 0},       {"one-shots", one_shots, 0},
     {"closed-together", closed_together, 0}, {"reused", reused, 0}, {"alike", alike, 0},
-    {"closed-asleep", closed_asleep, 0},
+    {"closed-asleep", closed_asleep, 0}, {"reused-asleep", reused_asleep, 0},
     {0},
 };

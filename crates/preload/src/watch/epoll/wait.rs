@@ -341,6 +341,32 @@ fn begin(set: &Set) -> Wait {
     wait
 }
 
+/// What a thread is about to sleep on. Meanwhile the descriptor may be closed, and its number given to another set.
+struct SleptOn {
+    epfd: c_int,
+    descriptor: u64,
+    /// The library's set, if it has one, and that set's generation.
+    set: Option<(&'static Set, u32)>,
+}
+
+impl SleptOn {
+    fn of(epfd: c_int) -> SleptOn {
+        let descriptor = table::generation(epfd);
+        SleptOn { epfd, descriptor, set: set_of(epfd).map(|set| (set, set.generation())) }
+    }
+
+    /// The set that it is still, perhaps made only since, and a descriptor of that.
+    fn still(&self) -> Option<(&'static Set, c_int)> {
+        let has_name = |set: &Set| set_of(self.epfd).is_some_and(|it| core::ptr::eq(it, set));
+        match self.set {
+            Some((set, generation)) if set.generation() != generation => None,
+            Some((set, _)) => Some((set, if has_name(set) { self.epfd } else { set.epfd() })),
+            None if table::generation(self.epfd) != self.descriptor => None,
+            None => set_of(self.epfd).map(|set| (set, self.epfd)),
+        }
+    }
+}
+
 /// Sleeps by `native` on a set that has no sockets of ours, or only such as the kernel alone knows of. That may have
 /// changed when this thread wakes: then a doorbell may have woken the thread, or something that another thread was told
 /// already.
@@ -355,9 +381,10 @@ pub fn sleep_natively(
     if confined::has_rests() {
         return sleep_beside_rests(events, most, deadline, call);
     }
-    let (mut first_call, mut looks) = (Some(native), true);
+    let (mut first_call, mut looks, mut epfd) = (Some(native), true, epfd);
     loop {
-        let set = set_of(epfd);
+        let slept_on = SleptOn::of(epfd);
+        let set = slept_on.set.map(|(set, _)| set);
         let (before, has_sockets) = (set.map(Set::changes), set.is_some_and(|set| set.count() > 0));
         let slept = asleep(epfd, || {
             // A thread that changes that from now on finds this one asleep, and wakes it if need be.
@@ -385,18 +412,22 @@ pub fn sleep_natively(
         looks = true;
         // A registration for which the library had something to do may have come and gone meanwhile.
         let is_as_before = |set: &Set| native.is_some() && set.native() == native && before == Some(set.changes());
-        let is_told = |set: &&Set| answer > 0 && !is_as_before(set) && !set.is_interrupted();
-        // The descriptor may have been closed meanwhile, and the set may have another.
-        let Some(set) = set.or_else(|| set_of(epfd)).filter(is_told) else {
+        let is_told = |(set, _): &(&Set, _)| answer > 0 && !is_as_before(set) && !set.is_interrupted();
+        // A set that has ended meanwhile goes on in the kernel alone, as long as a thread sleeps on it.
+        let Some((set, name)) = slept_on.still().filter(is_told) else {
             // SAFETY: the kernel has written so many.
             return unsafe { rests::confirm(epfd, events, answer) };
         };
-        let epfd = if set_of(epfd).is_some() { epfd } else { set.epfd() };
+        epfd = name;
         let mut all = Events::new(events, most as usize);
         tell_each(epfd, set, &mut all, before, answer as usize);
         if all.count > 0 {
             leave_to_sleepers(epfd, set);
             return all.count as c_int;
+        }
+        if slept_on.still().is_none() {
+            // There is nothing left by which this thread could sleep on it.
+            return 0;
         }
         // Another thread may have taken its last socket out of the set meanwhile.
         if let Some(answer) = wait(epfd, events, most, deadline, call) {

@@ -94,6 +94,8 @@ pub struct Set {
     groups: AtomicU32,
     /// See [`Set::changes`].
     changes: AtomicU32,
+    /// See [`Set::generation`].
+    generation: AtomicU32,
     /// All sets ever made, linked.
     next_made: AtomicPtr<Set>,
     mean_wait: AtomicU64,
@@ -213,6 +215,7 @@ impl Set {
         set.user.store(0, Relaxed);
         set.groups.store(0, Relaxed);
         set.native.forget();
+        set.generation.fetch_add(1, AcqRel);
         Set::push_free(set);
     }
 
@@ -403,6 +406,11 @@ impl Set {
                 false
             }
         }
+    }
+
+    /// How often it has ended: tells a set from one that was made in its place.
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Acquire)
     }
 
     /// A descriptor of it.
