@@ -437,6 +437,16 @@ fn a_failed_execution_leaves_the_connection_as_it_was() {
     scene.finish();
 }
 
+/// A child of vfork has descriptors of its own beside its parent's table.
+#[test]
+fn a_failed_execution_of_a_child_of_vfork_changes_no_socket_of_the_childs() {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.compiled("vforked");
+    assert_eq!(stage.output(stage.tuned(&program, [""; 0], AT_ONCE)).trim(), "Argument list too long, option 0");
+    stage.run.assert_fast("vforked");
+    stage.finish();
+}
+
 /// The process executes a program that does not inherit a connection which an image without the library reads: no
 /// process reads the ring any more.
 #[test]
@@ -772,16 +782,42 @@ fn an_image_that_finds_no_process_reads_all_or_is_reset() {
         ("leaves-and-dies", killed),
         ("fails-and-dies", killed),
         ("unread-dies", killed),
+        ("beside-and-ends", "whole"),
+        ("waits-and-ends", "whole"),
     ];
     let images = cases.map(|(how, outcome)| {
         let fifo = stage.path(how);
-        let words = [program.to_str().unwrap(), fifo.to_str().unwrap(), "3", how];
+        let seconds = if how.starts_with("waits") { "26" } else { "3" };
+        let words = [program.to_str().unwrap(), fifo.to_str().unwrap(), seconds, how];
         (stage.start(stage.tuned("python3", words, AT_ONCE)), how, outcome)
     });
     for (group, how, outcome) in images {
         let said = group.succeed(LIMIT);
         // Behind what the loader says of the FIFO.
         assert_eq!(said.split_whitespace().last(), Some(outcome), "{how}: {said}");
+    }
+    stage.finish();
+}
+
+/// Fails if another thread goes back to the ring while the process ends, or executes a program: then the image misses
+/// what comes there.
+#[test]
+fn a_thread_that_receives_while_its_process_ends_takes_nothing_from_a_late_image() {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.compiled("parting");
+    let images: Vec<_> = ["exit", "_exit", "executes"]
+        .into_iter()
+        .flat_map(|how| [AT_ONCE, &[]].map(|settings| (how, settings)))
+        .enumerate()
+        .map(|(number, (how, settings))| {
+            let fifo = stage.path(&number.to_string());
+            let words = [fifo.to_str().unwrap(), "3", how];
+            (stage.start(stage.tuned(&program, words, settings)), how)
+        })
+        .collect();
+    for (group, how) in images {
+        let said = group.succeed(LIMIT);
+        assert_eq!(said.split_whitespace().last(), Some("whole"), "{how}: {said}");
     }
     stage.finish();
 }

@@ -71,6 +71,9 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     }
     // An image may have come for it since, or another process that had lent it may end it.
     let last = last && end.owners.end_if_unused();
+    if let Some(fd) = fd.filter(|_| last && !joined) {
+        Connection::at(family, index, fd).untag_plain();
+    }
     if let Some(connection) = fd.filter(|_| last && joined).map(|fd| Connection::at(family, index, fd))
         && let Some(channel) = channel_of(end, channel)
     {
@@ -81,7 +84,11 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
         let is_used = end.stage() == Stage::Joined && !filter::is_confined();
         if connection.has_outsider() {
             connection.leave_no_gap_by(&port);
-        } else if is_used && !end.owners.is_lent() && !port.has_said_end() {
+        } else if is_used && end.owners.is_lent() {
+            // An image that is not awaited any more finds the socket, and no end.
+            port.go_away(|| true);
+            connection.leave_to_kernel_for_image(Some(channel));
+        } else if is_used && !port.has_said_end() {
             connection.end_by(&port);
         }
     }
@@ -260,10 +267,17 @@ pub fn take_back_at_once(family: &Family) {
 }
 
 /// Awaits processes of the family that were killed a moment ago: until they are gone, they count as processes that have
-/// their ends. One that was killed while it sleeps in the kernel, or is traced, may take longer than this waits.
+/// their ends. One that was killed while it sleeps in the kernel, or is traced, may take longer than this waits, and is
+/// awaited once.
 pub fn await_dying(family: &Family) {
-    let deadline = clock::nanoseconds() + DYING_WITHIN_NS;
-    while family.has_dying(family::member()) && clock::nanoseconds() < deadline {
+    static IN_VAIN_AT: AtomicU64 = AtomicU64::new(0);
+    let began = clock::nanoseconds();
+    let was_in_vain = began.wrapping_sub(IN_VAIN_AT.load(Relaxed)) < 10 * DYING_WITHIN_NS;
+    let deadline = began + if was_in_vain { LOOK_EVERY_NS } else { DYING_WITHIN_NS };
+    while family.has_dying(family::member()) {
+        if clock::nanoseconds() > deadline {
+            return IN_VAIN_AT.store(began, Relaxed);
+        }
         clock::nap(100);
     }
 }

@@ -88,6 +88,7 @@ impl Connection {
             end.set_reason(Reason::Unproven);
         }
         end.become_plain();
+        self.untag_plain();
         if end.is_passed() {
             // What was said of it in the directory is not so any more.
             family::with_meeting_surely(|meeting| meeting.end_lending(end));

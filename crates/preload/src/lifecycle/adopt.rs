@@ -351,7 +351,9 @@ impl Connection {
             return;
         }
         // Where both ends have let go of the channel, and nothing was left in it, everything goes by the kernel path.
-        let is_plain = self.end.stay_away(self.fd, carried.left_behind);
+        // An image whose socket has no tag any more finds all of the stream there, whoever put it there.
+        let is_complete = carried.image != 0 && !kernel::is_tagged(self.fd);
+        let is_plain = self.end.stay_away(self.fd, if is_complete { 0 } else { carried.left_behind });
         if !is_plain && carried.has_copy() {
             if self.go_on_in_copy(carried) {
                 return;

@@ -165,6 +165,7 @@ impl Connection {
     fn leave_to_kernel(&self) {
         self.end.pin(Reason::Closed);
         self.end.become_plain();
+        self.untag_plain();
     }
 
     /// This process's last descriptor is about to be closed. Has the kernel treat data that is unread in the ring as it

@@ -50,7 +50,7 @@ mod turns;
 mod unfinished;
 mod wake;
 
-pub use away::Departure;
+pub use away::{Departure, keep_away};
 pub use confined::Receive;
 pub use copied::Unread;
 pub use doze::Dozed;
