@@ -55,7 +55,7 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     let end = family.end(index);
     // An end that another family has taken over has no channel any more, but this process may have attached it.
     let joined = end.has_channel() || channel.is_some();
-    let last = leave(family, index, channel, fd.filter(|_| joined));
+    let last = uncount_reference(family, index, channel, fd.filter(|_| joined));
     // Afterwards: another process may have lent it and left meanwhile, as one that was not the last.
     let until = end.owners.lent_until();
     reap(family);
@@ -100,12 +100,12 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
 /// One process less refers to the end, which has the socket as `fd`. Whether it was the last. Then the end leaves its
 /// ring for an image that is awaited: several processes may let go of it at the same moment, each of them beside the
 /// others.
-fn leave(family: &'static Family, index: u32, channel: Option<Channel>, fd: Option<i32>) -> bool {
+fn uncount_reference(family: &'static Family, index: u32, channel: Option<Channel>, fd: Option<i32>) -> bool {
     let end = family.end(index);
     let owners = &end.owners;
     let goes_away = end.stage() == Stage::Joined && end.read_gate.is_shut() && !filter::is_confined();
     if let Some(fd) = fd.filter(|_| goes_away && owners.is_awaited(clock::nanoseconds())) {
-        if !owners.leave_unless_last() {
+        if !owners.drop_reference_unless_last() {
             return false;
         }
         // Nobody else can drop this reference.
@@ -115,7 +115,7 @@ fn leave(family: &'static Family, index: u32, channel: Option<Channel>, fd: Opti
             Connection::at(family, index, fd).port_with(channel, thread::number()).go_away(|| !owners.are_several());
         }
     }
-    owners.leave()
+    owners.drop_reference()
 }
 
 /// Whether unread bytes are lost with the channel of an end that no process has any more.
@@ -189,7 +189,7 @@ fn reap(family: &'static Family) {
 
 /// Whether a process that has the end may be between two images: it keeps the end, and the channel not yet.
 pub fn are_between_images(family: &Family, index: u32) -> bool {
-    family.is_held_by_departed(index, family::member())
+    family.is_referred_to_by_departed(index, family::member())
 }
 
 /// Whether a process has an unclaimed end, and keeps its channel too if an image may still come for it.
@@ -293,7 +293,7 @@ pub fn relinquish(family: &Family, index: u32) -> Option<bool> {
     }
     let member = family::member();
     family.forget_reference(index, member);
-    let last = family.end(index).owners.leave_unless_last();
+    let last = family.end(index).owners.drop_reference_unless_last();
     if last {
         family.note_reference(index, member);
         handle.relinquished.store(false, Release);

@@ -202,14 +202,14 @@ fn disown(fd: i32, known: Known) {
     }
 }
 
-/// Leaves the new connection `fd` to the kernel, as one of many short ones, unless the socket has other names by now.
-pub fn leave(fd: i32) {
+/// Gives the new connection `fd` to libc, as one of many short ones, unless the socket has other names by now.
+pub fn give_to_libc(fd: i32) {
     let generation = table::generation(fd);
     if let Known::Socket(socket) = table::get(fd)
         && !epoll::is_looked_at(fd)
-        && table::leave(fd, socket)
+        && table::give_to_libc(fd, socket)
     {
-        epoll::leave_to_kernel(fd, generation);
+        epoll::make_foreign(fd, generation);
         seen(Reason::ShortLived);
     }
 }
@@ -303,7 +303,7 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
     let is_known = handle.descriptors.fetch_add(1, AcqRel) > 0;
     if is_known && !held {
         // The same end was claimed under another descriptor before.
-        family.end(index).owners.leave();
+        family.end(index).owners.drop_reference();
     }
     handle.begin();
     if !is_known {

@@ -234,7 +234,8 @@ impl Connection {
     /// gone, and all others have attached the channel.
     fn have_arriving_died(&self) -> bool {
         let (Some(family), Some(pool)) = (family::existing(), self.end.pool_id()) else { return false };
-        family.has_reference_of_gone(self.index) && !family.is_held_without(self.index, family::member(), pool)
+        family.has_reference_of_gone(self.index)
+            && !family.is_referred_to_by_process_without(self.index, family::member(), pool)
     }
 
     /// Whether bytes lie unread in the ring that the sender cannot put on the kernel path, or that only this process
@@ -323,7 +324,7 @@ impl Connection {
         let is_handed_over = || !self.has_outsider() || self.end.is_plain_for_good();
         let deadline = images_awaited_until();
         while !is_handed_over()
-            && family.is_held_by_departed(self.index, family::member())
+            && family.is_referred_to_by_departed(self.index, family::member())
             && clock::nanoseconds() < deadline
         {
             clock::nap(100);

@@ -5,8 +5,8 @@
 //! executed, or a process to which the socket was passed, is a *loan* until it has come and counts as a process. A
 //! program without the library is an *outsider*: it is not counted, and nothing shows when it has closed the socket.
 //!
-//! The last process that leaves ends the connection, unless an image or a process may still come: [`Owners::leave`],
-//! [`Owners::lent_until`].
+//! The last process that leaves ends the connection, unless an image or a process may still come:
+//! [`Owners::drop_reference`], [`Owners::lent_until`].
 
 use crate::layout::laid_out;
 use crate::sync::{AcqRel, Acquire, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
@@ -114,14 +114,14 @@ impl Owners {
     }
 
     /// One process less refers to the end. Whether it was the last.
-    pub fn leave(&self) -> bool {
+    pub fn drop_reference(&self) -> bool {
         // A sweep may have taken the reference for that of a process that is gone.
         let fewer = |n| (1..ENDED).contains(&n).then(|| n - 1);
         self.processes.fetch_update(AcqRel, Acquire, fewer) == Ok(1)
     }
 
     /// One process less, unless it is the last. Whether it is.
-    pub fn leave_unless_last(&self) -> bool {
+    pub fn drop_reference_unless_last(&self) -> bool {
         self.processes.fetch_update(AcqRel, Acquire, |n| (2..ENDED).contains(&n).then(|| n - 1)).is_err()
     }
 
@@ -314,8 +314,11 @@ mod tests {
         let owners = owners();
         owners.begin();
         assert!(owners.add() && owners.are_several());
-        assert_eq!([owners.leave_unless_last(), owners.leave_unless_last()], [false, true]);
-        assert_eq!([owners.leave(), owners.are_any(), owners.add(), owners.add_if_used()], [true, false, false, false]);
+        assert_eq!([owners.drop_reference_unless_last(), owners.drop_reference_unless_last()], [false, true]);
+        assert_eq!(
+            [owners.drop_reference(), owners.are_any(), owners.add(), owners.add_if_used()],
+            [true, false, false, false]
+        );
     }
 
     #[test]
@@ -324,7 +327,7 @@ mod tests {
         owners.begin();
         owners.lend(100, 0);
         owners.lend(200, 0);
-        assert!(owners.leave() && owners.is_lent_to_processes());
+        assert!(owners.drop_reference() && owners.is_lent_to_processes());
         assert!(owners.is_awaited(199) && !owners.is_awaited(200) && owners.is_lent());
         assert!(!owners.add_if_used() && owners.add());
         owners.take_up_loan(0);
@@ -348,9 +351,9 @@ mod tests {
         let owners = owners();
         owners.begin();
         assert!(owners.take_back(1, || 0));
-        assert_eq!([owners.leave(), owners.leave(), owners.add(), owners.add_if_used()], [false; 4]);
+        assert_eq!([owners.drop_reference(), owners.drop_reference(), owners.add(), owners.add_if_used()], [false; 4]);
         owners.begin();
-        assert!(owners.leave() && !owners.leave() && owners.end_if_unused());
+        assert!(owners.drop_reference() && !owners.drop_reference() && owners.end_if_unused());
     }
 
     #[test]
@@ -366,7 +369,9 @@ mod tests {
             [false, true, false]
         );
         assert_eq!([owners.is_lent(), owners.is_awaited(TAKEN_BACK)], [false, false]);
-        assert!(owners.leave() && owners.end_taken_back() && !owners.end_taken_back() && owners.end_if_unused());
+        assert!(
+            owners.drop_reference() && owners.end_taken_back() && !owners.end_taken_back() && owners.end_if_unused()
+        );
     }
 
     #[test]
@@ -408,7 +413,9 @@ mod tests {
         let owners = owners();
         owners.begin();
         owners.lend(100, 0);
-        assert!(!owners.end_if_unused() && owners.leave() && owners.end_if_unused() && !owners.end_if_unused());
+        assert!(
+            !owners.end_if_unused() && owners.drop_reference() && owners.end_if_unused() && !owners.end_if_unused()
+        );
         assert_eq!([owners.add(), owners.add_if_used(), owners.are_any(), owners.take_back(1, || 0)], [false; 4]);
         owners.begin();
         assert!(owners.add() && owners.count() == 2);
@@ -427,7 +434,12 @@ mod tests {
         // Killed.
         assert!(owners.arrive() && owners.take_back_loan(7) && !owners.are_any_arriving());
         owners.end_loans();
-        assert!(!owners.leave_unless_last() && !owners.leave() && !owners.leave() && owners.leave());
+        assert!(
+            !owners.drop_reference_unless_last()
+                && !owners.drop_reference()
+                && !owners.drop_reference()
+                && owners.drop_reference()
+        );
         owners.lend(100, 8);
         assert!(owners.end_if_unused() && !owners.arrive() && !owners.are_any_arriving());
     }
@@ -443,7 +455,7 @@ mod tests {
         // It was left to an image that has not come.
         owners.begin();
         owners.lend(100, 0);
-        assert!(owners.leave() && !owners.take_back(1, || 0) && owners.end_if_unused());
+        assert!(owners.drop_reference() && !owners.take_back(1, || 0) && owners.end_if_unused());
         // A process lives that has it as well, or had a moment ago.
         owners.end_loans();
         owners.begin();
@@ -459,7 +471,7 @@ mod tests {
         owners.lend(100, 0);
         owners.take_back_passed();
         owners.take_back_passed();
-        assert!(!owners.is_lent() && owners.leave() && owners.end_taken_back() && !owners.end_taken_back());
+        assert!(!owners.is_lent() && owners.drop_reference() && owners.end_taken_back() && !owners.end_taken_back());
     }
 }
 

@@ -131,7 +131,7 @@ pub fn take_over(end: &End, id: i32, index: u32, cookie: u64) -> bool {
     if taken {
         end.forget_watchers();
     }
-    if is_there && old.owners.leave() && taken && old.owners.end_if_unused() {
+    if is_there && old.owners.drop_reference() && taken && old.owners.end_if_unused() {
         lender.free(index);
     }
     // SAFETY: the reference to the end was the only one, and is not used any more.
