@@ -341,7 +341,7 @@ fn begin(set: &Set) -> Wait {
     wait
 }
 
-/// Sleeps by `native` on a set that has no sockets of ours, or only such as the kernel alone knows of. That may have
+/// Sleeps by `libc_call` on a set that has no sockets of ours, or only such as the kernel alone knows of. That may have
 /// changed when this thread wakes: then a doorbell may have woken the thread, or something that another thread was told
 /// already.
 pub fn sleep_natively(
@@ -350,56 +350,57 @@ pub fn sleep_natively(
     most: c_int,
     deadline: Deadline,
     call: &Call<'_>,
-    native: impl FnOnce() -> c_int,
+    libc_call: impl FnOnce() -> c_int,
 ) -> c_int {
     if confined::has_rests() {
         return sleep_beside_rests(events, most, deadline, call);
     }
-    let (mut first_call, mut looks) = (Some(native), true);
+    let (mut libc_call, mut library_may_wait) = (Some(libc_call), true);
     loop {
         let set = set_of(epfd);
-        let (before, has_sockets) = (set.map(Set::changes), set.is_some_and(|set| set.count() > 0));
+        let (changes_before, has_sockets) = (set.map(Set::changes), set.is_some_and(|set| set.count() > 0));
         let slept = asleep(epfd, || {
             // A thread that changes that from now on finds this one asleep, and wakes it if need be.
-            let native = set.and_then(left_to_libc);
-            if looks && has_sockets && native.is_none() {
+            let native_since = set.and_then(left_to_libc);
+            if library_may_wait && has_sockets && native_since.is_none() {
                 return None;
             }
             if has_sockets && deadline.is_none_or(|at| at > clock::nanoseconds()) {
                 statistics::count_poll_sleep();
             }
-            let answer = match first_call.take() {
-                Some(native) => native(),
+            let answer = match libc_call.take() {
+                Some(libc_call) => libc_call(),
                 None => call.ask(events, most, left(deadline, u64::MAX)),
             };
-            Some((answer, native))
+            Some((answer, native_since))
         });
-        let Some((answer, native)) = slept else {
+        let Some((answer, native_since)) = slept else {
             if let Some(answer) = wait(epfd, events, most, deadline, call) {
                 return answer;
             }
             // The kernel refuses the call, or the set is native again.
-            looks = set.is_some_and(|set| left_to_libc(set).is_some());
+            library_may_wait = set.is_some_and(|set| left_to_libc(set).is_some());
             continue;
         };
-        looks = true;
+        library_may_wait = true;
         // A registration for which the library had something to do may have come and gone meanwhile.
-        let is_as_before = |set: &Set| native.is_some() && set.native() == native && before == Some(set.changes());
-        let is_told = |set: &&Set| answer > 0 && !is_as_before(set) && !set.is_interrupted();
+        let is_as_before =
+            |set: &Set| native_since.is_some() && set.native() == native_since && changes_before == Some(set.changes());
+        let needs_telling = |set: &&Set| answer > 0 && !is_as_before(set) && !set.is_interrupted();
         // The descriptor may have been closed meanwhile, and the set may have another.
-        let Some(set) = set.or_else(|| set_of(epfd)).filter(is_told) else {
+        let Some(set) = set.or_else(|| set_of(epfd)).filter(needs_telling) else {
             // SAFETY: the kernel has written so many.
             return unsafe { rests::confirm(epfd, events, answer) };
         };
-        let epfd = if set_of(epfd).is_some() { epfd } else { set.epfd() };
-        let mut all = Events::new(events, most as usize);
-        tell_each(epfd, set, &mut all, before, answer as usize);
-        if all.count > 0 {
-            leave_to_sleepers(epfd, set);
-            return all.count as c_int;
+        let open_epfd = if set_of(epfd).is_some() { epfd } else { set.epfd() };
+        let mut told = Events::new(events, most as usize);
+        tell_each(open_epfd, set, &mut told, changes_before, answer as usize);
+        if told.count > 0 {
+            leave_to_sleepers(open_epfd, set);
+            return told.count as c_int;
         }
         // Another thread may have taken its last socket out of the set meanwhile.
-        if let Some(answer) = wait(epfd, events, most, deadline, call) {
+        if let Some(answer) = wait(open_epfd, events, most, deadline, call) {
             return answer;
         }
     }
