@@ -97,8 +97,8 @@ fn assert_listed(rows: &[&Value], pid: u32, full: &str, empty: &str) {
     }
 }
 
-/// The same in the metrics `text`; the process has `sent` and `received` so many bytes, and there is much unread in the
-/// direction `full`.
+/// The connections of the process in the metrics `text`; the process has `sent` and `received` so many bytes, and there
+/// is much unread in the direction `full`.
 fn assert_counted(text: &str, pid: u32, [sent, received]: [u64; 2], full: &str) {
     let of = |name: &str, label: &str| sum(text, name, &[&format!("pid=\"{pid}\""), label]);
     let bytes = |direction: &str| of("underpass_bytes_total", &format!("direction=\"{direction}\""));
@@ -423,7 +423,7 @@ fn a_held_connection_stays_down_until_it_is_let_go_of() {
     assert_eq!(paths(&ends[0]), ["ring", "ring", ""], "with the first message each way");
     assert!(said(&["unpin", &pid, &ends[0]], 0).contains("was not held"));
 
-    // All of a process, and one that is on kernel TCP for good.
+    // All of a process, and a connection that is on kernel TCP for good.
     let others = lead("open");
     lead("exchange 1 100");
     lead("urgent 1");

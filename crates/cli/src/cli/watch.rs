@@ -147,9 +147,9 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
 /// Move a live connection to kernel TCP, and hold it there
 ///
 /// Both directions go down at the next byte that is sent in each, whichever end sends it, and stay down until
-/// `underpass unpin` or the end of the connection: the connection is held. One that is not fast yet is kept from going
-/// up. No byte is lost, and neither program notices. `underpass ss` lists processes and descriptors, and shows the
-/// reason `asked` for a connection that is held.
+/// `underpass unpin` or the end of the connection: the connection is held. A connection that is not fast yet is
+/// kept from going up. No byte is lost, and neither program notices. `underpass ss` lists processes and descriptors,
+/// and shows the reason `asked` for a connection that is held.
 ///
 /// The connection is held in all processes that have it, whichever of its ends is named.
 #[derive(Debug, Args)]

@@ -57,7 +57,8 @@ unsafe fn send_vector(
     }
 }
 
-/// The same on `connection`, in pieces if they `is_large`; for a call that `has_part` has sent something before.
+/// Sends `count` buffers on `connection`, in pieces if `is_large` says so. `has_part`: the call has sent something
+/// before.
 ///
 /// # Safety
 /// The buffers must be valid for reading.

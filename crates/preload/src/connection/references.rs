@@ -56,11 +56,11 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     // An end that another family has taken over has no channel any more, but this process may have attached it.
     let joined = end.has_channel() || channel.is_some();
     let last = uncount_reference(family, index, channel, fd.filter(|_| joined));
-    // Afterwards: another process may have lent it and left meanwhile, as one that was not the last.
+    // Afterwards: another process may have lent it and left meanwhile, as a process that was not the last.
     let until = end.owners.lent_until();
     reap(family);
     let now = clock::nanoseconds();
-    // Nobody else may have the channel until one that arrives, or is between two images, has attached it.
+    // Nobody else may have the channel until a process that arrives, or is between two images, has attached it.
     let lack_channel = || end.owners.are_any_arriving() || are_between_images(family, index);
     let may_be_claimed = until > now && lack_channel() || last && kept_until(end, until) > now;
     if may_be_claimed && unclaimed::add(index, until) {
@@ -125,7 +125,7 @@ fn takes_unread_along(family: &'static Family, index: u32, channel: Option<Chann
     port.is_some_and(|port| port.goes_with_channel())
 }
 
-/// The channel of an end that this process has let go of: the one that it had, or attached once more.
+/// The channel of an end that this process has let go of: the channel that it had, or attached once more.
 fn channel_of(end: &End, channel: Option<Channel>) -> Option<Channel> {
     let attach = || family::with_meeting_surely(|m| m.channel(end, None)).flatten();
     channel.or_else(|| if end.has_channel() { attach() } else { None })
@@ -253,14 +253,14 @@ pub fn take_back_what_is_left(family: &Family) {
     });
 }
 
-/// The same, however short ago a process looked.
+/// Ends connections of processes that are gone, however short ago a process looked.
 pub fn take_back_at_once(family: &Family) {
     family.look_again();
     take_back_what_is_left(family);
 }
 
 /// Awaits processes of the family that were killed a moment ago: until they are gone, they count as processes that have
-/// their ends. One that was killed while it sleeps in the kernel, or is traced, may take longer than this waits.
+/// their ends. A process that was killed while it sleeps in the kernel, or is traced, may take longer than this waits.
 pub fn await_dying(family: &Family) {
     let deadline = clock::nanoseconds() + DYING_WITHIN_NS;
     while family.has_dying(family::member()) && clock::nanoseconds() < deadline {
@@ -268,7 +268,8 @@ pub fn await_dying(family: &Family) {
     }
 }
 
-/// The same for one of many ends that are let go of: none is awaited that was killed since a look a moment ago.
+/// Awaits processes that were killed a moment ago, for one of many ends that are let go of: no process is awaited that
+/// was killed since a look a moment ago.
 fn await_dying_once(family: &Family) {
     static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
     if clock::nanoseconds().wrapping_sub(LOOKED_AT.load(Relaxed)) > LOOK_EVERY_NS {

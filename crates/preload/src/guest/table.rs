@@ -112,7 +112,7 @@ impl From<bool> for Nonblocking {
 
 const NOTHING: u32 = 0;
 const OTHER: u32 = 1;
-/// The same for a connection that is [given to libc](give_to_libc), with its [`Origin`].
+/// A connection that is [given to libc](give_to_libc), with its [`Origin`].
 const GIVEN: u32 = 2;
 const GIVEN_LAST: u32 = GIVEN + Origin::Connected as u32;
 const SOCKET: u32 = 64;
@@ -187,7 +187,8 @@ pub fn get(fd: i32) -> Known {
     word(&TABLE, fd).map_or(Known::Other, |w| decode(w.load(Acquire)))
 }
 
-/// The same for a call that sends, receives or waits, for which a settled connection counts as [`Known::Other`].
+/// What `fd` is known to be for a call that sends, receives or waits, to which a settled connection counts as
+/// [`Known::Other`].
 #[inline]
 pub fn get_for_call(fd: i32) -> Known {
     let word = word(&TABLE, fd).map_or(OTHER, |w| w.load(Acquire));

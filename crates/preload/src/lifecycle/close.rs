@@ -161,8 +161,8 @@ impl Connection {
         }
     }
 
-    /// Pins the connection, and makes it plain: the socket, whatever it is connected to from now on, uses the kernel path
-    /// in every process.
+    /// Pins the connection, and makes it plain: the socket, whatever it is connected to from now on, uses the kernel
+    /// path in every process.
     fn pin_and_become_plain(&self) {
         self.end.pin(Reason::Closed);
         self.end.become_plain();

@@ -81,7 +81,7 @@ impl Owners {
         self.processes.fetch_update(AcqRel, Acquire, more).is_ok()
     }
 
-    /// The same for a process that has yet to attach the channel: [`Owners::has_arrived`].
+    /// One more process refers to the end, which has yet to attach the channel: [`Owners::has_arrived`].
     pub fn arrive(&self) -> bool {
         // In this order: a process that leaves finds this one arriving, or was the last.
         self.arriving.fetch_add(1, AcqRel);
@@ -97,8 +97,8 @@ impl Owners {
         let _ = self.arriving.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1));
     }
 
-    /// Whether an image or a process has come and not attached the channel yet. One that was killed meanwhile counts
-    /// until its loan has ended.
+    /// Whether an image or a process has come and not attached the channel yet. A process that was killed meanwhile
+    /// counts until its loan has ended.
     pub fn are_any_arriving(&self) -> bool {
         self.arriving.load(Acquire) != 0 && self.is_lent()
     }
@@ -133,7 +133,8 @@ impl Owners {
         self.count_off(left, live, ENDED)
     }
 
-    /// The same of an end for which an image or a process is still awaited, and none is arriving: it does not end.
+    /// Takes back references to an end for which an image or a process is still awaited, and none is arriving: it does
+    /// not end.
     pub(crate) fn take_back_beside(&self, left: u32, live: impl Fn() -> u32) {
         self.count_off(left, live, 0);
     }
@@ -481,7 +482,8 @@ mod models {
     use crate::model;
     use std::sync::Arc;
 
-    /// Fails if `Owners::add` takes an end that has ended: a process would have one that is another connection's soon.
+    /// Fails if `Owners::add` takes an end that has ended: a process would have an end that is another connection's
+    /// soon.
     #[test]
     fn what_has_ended_nobody_gets() {
         model::check(3, || {

@@ -140,12 +140,12 @@ impl Family {
         others.into_iter().any(|it| it.process.load(Acquire) != 0 && !it.is_gone(namespaces))
     }
 
-    /// `member` is about to execute a program, or to end: from now on this process is not one that keeps the table.
+    /// `member` is about to execute a program, or to end: from now on this process does not keep the table.
     /// Until the new image [stays](Family::stay), or the execution has failed.
     ///
     /// Says so first, and then looks whether another process is [between two images](Family::has_owner_between_images).
-    /// If so, takes it back, and returns false: of two processes that do this at the same time, the one that says so
-    /// last finds the other.
+    /// If so, takes it back, and returns false: of two processes that do this at the same time, the process that says
+    /// so last finds the other.
     pub fn begin_departure(&self, member: Option<u32>, how: Departing) -> bool {
         self.force_departure(member, how);
         let is_needed = self.has_owner_between_images(member);
@@ -155,7 +155,8 @@ impl Family {
         !is_needed
     }
 
-    /// The same, even if another process needs this one to keep the table.
+    /// `member` begins its departure as in [`Family::begin_departure`], even if another process needs this one to keep
+    /// the table.
     pub fn force_departure(&self, member: Option<u32>, how: Departing) {
         if let Some(place) = member.and_then(|member| self.members().places.get(member as usize)) {
             // This comes first: nobody waits for an image that does not come.
@@ -239,7 +240,8 @@ impl Family {
             && kernel::namespaces().is_some_and(|it| self.holders(index).iter().any(|member| is_gone(member, it)))
     }
 
-    /// Whether another process than `me` that lives refers to the end, and has not the segment `id`, as far as it can be asked.
+    /// Whether another process than `me` that lives refers to the end, and has not the segment `id`, as far as it can
+    /// be asked.
     pub fn is_referred_to_by_process_without(&self, index: u32, me: Option<u32>, id: i32) -> bool {
         let Some(namespaces) = kernel::namespaces().filter(|_| !is_quiet()) else { return true };
         let has = |number| kernel::has_segment(number as i32, id) == Ok(true);

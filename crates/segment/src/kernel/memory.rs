@@ -24,7 +24,7 @@ pub fn is_readable(at: *const u64) -> bool {
     unsafe { syscall(libc::SYS_rt_sigprocmask, arguments) != Err(Errno(libc::EFAULT)) }
 }
 
-/// The same for writing.
+/// Whether the word at `at`, which is not null, can be written, as far as the kernel says.
 #[cold]
 pub fn is_writable(at: *const u64) -> bool {
     /// See FUTEX_WAKE_OP in futex(2): adds 0 to the word, in one step, and wakes nobody unless that was below -2048.
@@ -62,8 +62,8 @@ const BY_CONTROLLER: Cgroups<'static> = Cgroups {
 };
 
 impl Cgroups<'_> {
-    /// Whether the cgroup `path` and all cgroups above it have `bytes` left over. A file that cannot be read is no limit:
-    /// in a container, `path` may be a path of the host, and the mounted folder the container's own.
+    /// Whether the cgroup `path` and all cgroups above it have `bytes` left over. A file that cannot be read is no
+    /// limit: in a container, `path` may be a path of the host, and the mounted folder the container's own.
     fn have_left_over(&self, path: &str, bytes: u64) -> bool {
         let mut rest = Some(path.trim_end_matches('/'));
         while let Some(at) = rest {
@@ -102,7 +102,7 @@ pub fn is_left_by_cgroups(bytes: u64) -> bool {
     is_left("/proc/self/cgroup", [&UNIFIED, &BY_CONTROLLER], bytes)
 }
 
-/// The same by `listing`, which is like that of proc_pid_cgroup(5).
+/// Whether the memory cgroups in `listing`, which is like that of proc_pid_cgroup(5), have `bytes` left over.
 #[inline(always)]
 fn is_left(listing: &str, [unified, by_controller]: [&Cgroups<'_>; 2], bytes: u64) -> bool {
     let (mut path, mut len, mut kind) = ([0u8; LONGEST], 0, unified);

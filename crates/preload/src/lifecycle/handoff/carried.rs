@@ -41,7 +41,8 @@ impl Carried<'_> {
         Carried { counted: Some(Usage::Brought), ..Carried::spawned(family, index, 0) }
     }
 
-    /// The same, by a message that was only peeked at: it is still to be received.
+    /// An end that another process has passed to this one by a message that was only peeked at: it is still to be
+    /// received.
     pub fn peeked(family: i32, index: u32) -> Carried<'static> {
         Carried { is_peeked: true, ..Carried::lent(family, index) }
     }

@@ -23,7 +23,7 @@ use underpass_segment::wait::{Polled, Wait};
 
 /// A set that is busy with fast connections asks the kernel for the others this often.
 pub(super) const KERNEL_EVERY_US: u64 = 50;
-/// The same while there is nothing to report.
+/// A set that has nothing to report asks the kernel for the others this often.
 const KERNEL_WHEN_IDLE_US: u64 = 4;
 /// Where another thread may take the doorbell, a sleep lasts no longer.
 const BRIEFLY_NS: u64 = 10_000_000;
@@ -44,14 +44,14 @@ impl Call<'_> {
         (self.sleep)(at, most, left)
     }
 
-    /// The same, with the events corrected, where the kernel alone reports the set.
+    /// Makes the call with what is left of the time, and corrects the events, where the kernel alone reports the set.
     fn sleep(&self, at: *mut epoll_event, most: c_int, left: Option<timespec>) -> c_int {
         let answer = self.ask(at, most, left);
         // SAFETY: the kernel has written so many.
         unsafe { rests::confirm(self.epfd, at, answer) }
     }
 
-    /// The same without waiting.
+    /// Makes the call without waiting, and corrects the events.
     fn look(&self, at: *mut epoll_event, most: c_int) -> c_int {
         self.sleep(at, most, Some(AT_ONCE))
     }
@@ -132,7 +132,7 @@ fn left_to_libc(set: &Set) -> Option<u64> {
     native
 }
 
-/// The same where no event can be written. As in the kernel, the first event ends the call with an error, and stays for
+/// Waits where no event can be written. As in the kernel, the first event ends the call with an error, and stays for
 /// the next call.
 #[cold]
 fn wait_in_vain(
@@ -289,8 +289,8 @@ fn sleep(
     })
 }
 
-/// The same in a signal handler that has interrupted a look at the set: it cannot change the set, so every look is at
-/// all of it.
+/// Waits in a signal handler that has interrupted a look at the set: it cannot change the set, so every look is at all
+/// of it.
 #[cold]
 fn wait_above(set: &Set, at: *mut epoll_event, most: usize, deadline: Deadline, call: &Call<'_>) -> c_int {
     loop {
@@ -406,7 +406,7 @@ pub fn sleep_natively(
     }
 }
 
-/// The same in a confined process, where another thread may register a connection that has something left in its ring.
+/// Sleeps in a confined process, where another thread may register a connection that has something left in its ring.
 fn sleep_beside_rests(events: *mut epoll_event, most: c_int, deadline: Deadline, call: &Call<'_>) -> c_int {
     loop {
         let answer = asleep(call.epfd, || {

@@ -267,7 +267,7 @@ impl Set {
         }
     }
 
-    /// The same, unless this is a signal handler that has interrupted a look at the set.
+    /// Does `what` as the only thread inside, unless this is a signal handler that has interrupted a look at the set.
     fn unless_interrupted<T>(&self, what: impl FnOnce(&mut State) -> T) -> Option<T> {
         (!self.is_interrupted()).then(|| self.locked(what))
     }
