@@ -1,4 +1,5 @@
-/* Many epoll sets, many descriptors: nesting, sharing, exclusive waiters, duplicates, fairness, other kinds of files. */
+/* Many epoll sets, many descriptors: nesting, sharing, exclusive waiters, duplicates, fairness, other kinds of
+ * files. */
 #include "harness.h"
 
 #include <spawn.h>
@@ -31,8 +32,8 @@ static void report(const char *when, int set, int timeout) {
     say("%s: %d%s", when, count, text);
 }
 
-/* The same until `sockets` sockets have been told: not within one call. A set in which some are on the fast path tells of
- * those first, and asks the kernel for the others by the clock. */
+/* The same until `sockets` sockets have been told: not within one call. A set in which some are on the fast path tells
+ * of those first, and asks the kernel for the others by the clock. */
 static void report_all(const char *when, int set, int sockets) {
     uint32_t told[64] = {0};
     char text[400] = "";
@@ -145,7 +146,8 @@ static void several_a(struct side *side) {
 }
 static void several(void) { two_processes(AF_INET, several_a, ten_when_told); }
 
-/* A registration that was changed just before its descriptor is closed goes on as changed while the socket has another. */
+/* A registration that was changed just before its descriptor is closed goes on as changed while the socket has
+ * another. */
 static void close_changed(struct side *side, uint32_t before, uint32_t after) {
     int set = (int)MUST(epoll_create1(0)), twin = (int)MUST(dup(side->fd));
     struct epoll_event event = {.events = after, .data.u64 = 1};
@@ -296,7 +298,8 @@ static void exclusive(void) { two_processes(AF_INET, exclusive_a, ten_when_told)
 static void one_set(void) { two_processes(AF_INET, one_set_a, ten_when_told); }
 static void each_set(void) { two_processes(AF_INET, each_set_a, ten_when_told); }
 
-/* A connection that never stops being ready does not hide a pipe, an eventfd, a timer, a listener or another connection. */
+/* A connection that never stops being ready does not hide a pipe, an eventfd, a timer, a listener or another
+ * connection. */
 static void starving_a(struct side *side) {
     int set = (int)MUST(epoll_create1(0)), second = another(side), pipes[2], event = eventfd(0, EFD_NONBLOCK),
         timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
@@ -599,8 +602,9 @@ static void inherited_a(struct side *side) {
 }
 static void inherited(void) { two_processes(AF_INET, inherited_a, ten_when_told); }
 
-/* A registration is changed, and then again beside a child that has closed the socket, or waited for it: what the child does
- * leaves the parent's registration alone. The kernel knows of the first change by then, so that another program does. */
+/* A registration is changed, and then again beside a child that has closed the socket, or waited for it: what the child
+ * does leaves the parent's registration alone. The kernel knows of the first change by then, so that another program
+ * does. */
 static unsigned as_a_program_sees(int set) {
     char command[100], events[20] = "";
     int ends[2], status = 0;
@@ -871,7 +875,8 @@ static void nested_read_a(struct side *side) {
 }
 static void nested_read(void) { two_processes(AF_INET, nested_read_a, ten_when_told); }
 
-/* Several sockets and a pipe are registered with the same data: each is told, and none uses up another's registration. */
+/* Several sockets and a pipe are registered with the same data: each is told, and none uses up another's
+ * registration. */
 static void same_data_a(struct side *side) {
     static const uint32_t kinds[] = {0, EPOLLET, EPOLLONESHOT, EPOLLET | EPOLLONESHOT};
     for (size_t i = 0; i < COUNT(kinds); i++) {
@@ -934,7 +939,8 @@ static void changed_below_a(struct side *side) {
 static void idle_b(struct side *side) { SHOW(recv(side->fd, in, 1, 0)); }
 static void changed_below(void) { two_processes(AF_INET, changed_below_a, idle_b); }
 
-/* A thread polls a set; another waits on it, takes what comes first and goes its own way. What comes next wakes the first. */
+/* A thread polls a set; another waits on it, takes what comes first and goes its own way. What comes next wakes the
+ * first. */
 struct onlooker {
     int set, fd;
     void (*look)(struct onlooker *onlooker);
@@ -1367,8 +1373,9 @@ const struct scenario scenarios[] = {
     {"armed-once", armed_once, 0},
     {"armed-edge", armed_edge, 0},
     {"exclusive", exclusive, 0}, {"one-set", one_set, 0},               {"each-set", each_set, 0},
-    {"starving", starving, 0},   {"fair", fair, 0},                     {"changed", changed, 0}, {"changed-twice", changed_twice, 0},
-    {"inherited", inherited, 0}, {"heir", heir, 0}, {"passers-by", passers_by, 0}, {"two-sets", two_sets, 0},             {"crew", crew, 0},
+    {"starving", starving, 0}, {"fair", fair, 0}, {"changed", changed, 0}, {"changed-twice", changed_twice, 0},
+    {"inherited", inherited, 0}, {"heir", heir, 0}, {"passers-by", passers_by, 0}, {"two-sets", two_sets, 0},
+    {"crew", crew, 0},
     {"beside-set", beside_set, 0}, {"beside-poll", beside_poll, 0},
     {"siblings", siblings, 0},   {"changed-beside", changed_beside, 0}, {"changed-ends", changed_ends, 0},
     {"removed", removed, 0},     {"muted", muted, 0},                   {"nested-early", nested_early, 0},

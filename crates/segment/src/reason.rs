@@ -77,7 +77,7 @@ reasons! {
     Asynchronous = "asynchronous",
     /// The program asks for a signal when something comes (O_ASYNC).
     Signals = "signals",
-    /// It was pinned from outside by `underpass pin`; `underpass unpin` lets it go up again.
+    /// `underpass pin` holds it on kernel TCP; `underpass unpin` lets it go up again.
     Asked = "asked",
     /// Nothing has been sent or received on it.
     Unused = "unused",

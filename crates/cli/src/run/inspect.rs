@@ -185,7 +185,7 @@ pub fn sets_up_io_uring(path: &Path) -> bool {
     })
 }
 
-/// The same of the code in this file alone; `None` if it cannot be read.
+/// Whether the code in this file alone sets up an io_uring past libc and liburing; `None` if it cannot be read.
 pub fn sets_up_io_uring_itself(path: &Path) -> Option<bool> {
     let file = File::open(path).ok()?;
     let cache = ReadCache::new(&file);

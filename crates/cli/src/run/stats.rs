@@ -116,7 +116,7 @@ pub fn report(heading: &str, counted: &Counted, obstacle: Option<&Obstacle>) -> 
     text
 }
 
-/// The same and everything that the table leaves out.
+/// What the table says, and everything that it leaves out.
 pub fn json(command: &[String], end: End, counted: &Counted) -> String {
     let mut value = to_json(counted);
     value["command"] = command.into();

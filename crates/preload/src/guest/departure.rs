@@ -34,18 +34,18 @@ of_each_thread! {
     static LEAVES: u32 = 0;
     /// How often this thread lends.
     static LENDS: u32 = 0;
-    /// The same when it last made a child of vfork.
+    /// How often this thread had lent when it last made a child of vfork.
     static LENDS_BEFORE_VFORK: u32 = 0;
 }
 
 /// How long a thread that leaves awaits those that lend: they make a few system calls for each connection. A
 /// child of vfork that was killed does not come out before its parent goes on.
 const LENT_WITHIN_NS: u64 = 1_000_000_000;
-/// How long a thread that would lend, or execute a program, waits for one that leaves: longer than an execution awaits
-/// the images before it.
+/// How long a thread that would lend, or execute a program, waits for a thread that leaves: longer than an execution
+/// awaits the images before it.
 const GONE_WITHIN_NS: u64 = 21_000_000_000;
-/// The same once the process ends, which may wait for a lock of the thread that would lend. And the same for a child
-/// of vfork, whose parent may have executed a program meanwhile.
+/// How long it waits once the process ends, which may wait for a lock of the thread that would lend. A child of vfork
+/// waits no longer either, because its parent may have executed a program meanwhile.
 const ENDED_WITHIN_NS: u64 = 1_000_000_000;
 /// A thread waits if it has looked within this time.
 const LOOKED_WITHIN_NS: u64 = 1_000_000;
@@ -132,7 +132,7 @@ fn pause() {
     clock::nap(100);
 }
 
-/// Whether a thread has waited long enough that began at this time to wait for one that leaves.
+/// Whether a thread has waited long enough that began at this time to wait for a thread that leaves.
 fn has_waited_long(began: u64) -> bool {
     let is_short = IS_OVER.load(SeqCst) || thread::is_vfork_child();
     clock::nanoseconds() - began > if is_short { ENDED_WITHIN_NS } else { GONE_WITHIN_NS }

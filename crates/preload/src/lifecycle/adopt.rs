@@ -32,8 +32,8 @@ pub fn of(fd: i32) -> Option<Connection> {
     Some(Connection { end: family::existing()?.end(index), index, fd })
 }
 
-/// The same for a socket that is about to get another descriptor, or another process. Whichever process connects it, by
-/// whichever descriptor, all of them must have one end for it.
+/// The connection of a socket that is about to get another descriptor, or another process. Whichever process connects
+/// it, by whichever descriptor, all of them must have one end for it.
 pub fn recognise(fd: i32) -> Option<Connection> {
     if let known @ Known::Socket(_) = table::get(fd)
         && classify(fd, known, kernel::may_carry).is_none()
@@ -160,11 +160,11 @@ pub enum CameBy<'a> {
     Execution(&'a Carried<'a>),
     /// It was passed over a Unix socket.
     Message,
-    /// The same, but the message was only peeked at: it is still to be received.
+    /// It was passed over a Unix socket by a message that was only peeked at: the message is still to be received.
     Peek,
 }
 
-/// Enters the connection that `fd` is, if it is one that came so. Whether it is.
+/// Enters the connection that `fd` is, if it is a connection that came so. Whether it is.
 pub fn claim(fd: i32, how: CameBy<'_>) -> bool {
     let is_new = table::get(fd) == Known::Nothing && !thread::is_vfork_child() && !filter::is_confined();
     is_new && kernel::is_tcp(fd) && brought(fd, how).is_some()
@@ -202,14 +202,14 @@ fn disown(fd: i32, known: Known) {
     }
 }
 
-/// Leaves the new connection `fd` to the kernel, as one of many short ones, unless the socket has other names by now.
-pub fn leave(fd: i32) {
+/// Gives the new connection `fd` to libc, as one of many short ones, unless the socket has other names by now.
+pub fn give_to_libc(fd: i32) {
     let generation = table::generation(fd);
     if let Known::Socket(socket) = table::get(fd)
         && !epoll::is_looked_at(fd)
-        && table::leave(fd, socket)
+        && table::give_to_libc(fd, socket)
     {
-        epoll::leave_to_kernel(fd, generation);
+        epoll::make_foreign(fd, generation);
         seen(Reason::ShortLived);
     }
 }
@@ -302,8 +302,8 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
     HIGHEST.fetch_max(index + 1, Relaxed);
     let is_known = handle.descriptors.fetch_add(1, AcqRel) > 0;
     if is_known && !held {
-        // The same end was claimed under another descriptor before.
-        family.end(index).owners.leave();
+        // This end was claimed under another descriptor before.
+        family.end(index).owners.drop_reference();
     }
     handle.begin();
     if !is_known {

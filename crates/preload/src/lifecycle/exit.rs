@@ -46,7 +46,7 @@ pub fn leave() {
     }
     let leaving = Leaving::begin_exit();
     leave_all();
-    set::leave_all_groups();
+    set::release_all_groups();
     leaving.end();
 }
 

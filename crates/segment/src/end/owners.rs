@@ -5,8 +5,8 @@
 //! executed, or a process to which the socket was passed, is a *loan* until it has come and counts as a process. A
 //! program without the library is an *outsider*: it is not counted, and nothing shows when it has closed the socket.
 //!
-//! The last process that leaves ends the connection, unless an image or a process may still come: [`Owners::leave`],
-//! [`Owners::lent_until`].
+//! The last process that leaves ends the connection, unless an image or a process may still come:
+//! [`Owners::drop_reference`], [`Owners::lent_until`].
 
 use crate::layout::laid_out;
 use crate::sync::{AcqRel, Acquire, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
@@ -88,7 +88,7 @@ impl Owners {
         self.processes.fetch_update(AcqRel, Acquire, more).is_ok()
     }
 
-    /// The same for a process that has yet to attach the channel: [`Owners::has_arrived`].
+    /// One more process refers to the end, which has yet to attach the channel: [`Owners::has_arrived`].
     pub fn arrive(&self) -> bool {
         // In this order: a process that leaves finds this one arriving, or was the last.
         self.arriving.fetch_add(1, AcqRel);
@@ -104,8 +104,8 @@ impl Owners {
         let _ = self.arriving.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1));
     }
 
-    /// Whether an image or a process has come and not attached the channel yet. One that was killed meanwhile counts
-    /// until its loan has ended.
+    /// Whether an image or a process has come and not attached the channel yet. A process that was killed meanwhile
+    /// counts until its loan has ended.
     pub fn are_any_arriving(&self) -> bool {
         self.arriving.load(Acquire) != 0 && self.is_lent()
     }
@@ -121,14 +121,14 @@ impl Owners {
     }
 
     /// One process less refers to the end. Whether it was the last.
-    pub fn leave(&self) -> bool {
+    pub fn drop_reference(&self) -> bool {
         // A sweep may have taken the reference for that of a process that is gone.
         let fewer = |n| (1..ENDED).contains(&n).then(|| n - 1);
         self.processes.fetch_update(AcqRel, Acquire, fewer) == Ok(1)
     }
 
     /// One process less, unless it is the last. Whether it is.
-    pub fn leave_unless_last(&self) -> bool {
+    pub fn drop_reference_unless_last(&self) -> bool {
         self.processes.fetch_update(AcqRel, Acquire, |n| (2..ENDED).contains(&n).then(|| n - 1)).is_err()
     }
 
@@ -140,7 +140,8 @@ impl Owners {
         self.count_off(left, live, ENDED)
     }
 
-    /// The same of an end for which an image or a process is still awaited, and none is arriving: it does not end.
+    /// Takes back references to an end for which an image or a process is still awaited, and none is arriving: it does
+    /// not end.
     pub(crate) fn take_back_beside(&self, left: u32, live: impl Fn() -> u32) {
         self.count_off(left, live, 0);
     }
@@ -340,8 +341,11 @@ mod tests {
         let owners = owners();
         owners.begin();
         assert!(owners.add() && owners.are_several());
-        assert_eq!([owners.leave_unless_last(), owners.leave_unless_last()], [false, true]);
-        assert_eq!([owners.leave(), owners.are_any(), owners.add(), owners.add_if_used()], [true, false, false, false]);
+        assert_eq!([owners.drop_reference_unless_last(), owners.drop_reference_unless_last()], [false, true]);
+        assert_eq!(
+            [owners.drop_reference(), owners.are_any(), owners.add(), owners.add_if_used()],
+            [true, false, false, false]
+        );
     }
 
     #[test]
@@ -350,7 +354,7 @@ mod tests {
         owners.begin();
         owners.lend_passed(100);
         owners.lend_passed(200);
-        assert!(owners.leave() && owners.is_lent_to_processes());
+        assert!(owners.drop_reference() && owners.is_lent_to_processes());
         assert!(owners.is_awaited(199) && !owners.is_awaited(200) && owners.is_lent());
         assert!(!owners.add_if_used() && owners.add());
         owners.take_up_passed();
@@ -374,9 +378,9 @@ mod tests {
         let owners = owners();
         owners.begin();
         assert!(owners.take_back(1, || 0));
-        assert_eq!([owners.leave(), owners.leave(), owners.add(), owners.add_if_used()], [false; 4]);
+        assert_eq!([owners.drop_reference(), owners.drop_reference(), owners.add(), owners.add_if_used()], [false; 4]);
         owners.begin();
-        assert!(owners.leave() && !owners.leave() && owners.end_if_unused());
+        assert!(owners.drop_reference() && !owners.drop_reference() && owners.end_if_unused());
     }
 
     #[test]
@@ -392,7 +396,9 @@ mod tests {
             [false, true, false]
         );
         assert_eq!([owners.is_lent(), owners.is_awaited(TAKEN_BACK)], [false, false]);
-        assert!(owners.leave() && owners.end_taken_back() && !owners.end_taken_back() && owners.end_if_unused());
+        assert!(
+            owners.drop_reference() && owners.end_taken_back() && !owners.end_taken_back() && owners.end_if_unused()
+        );
     }
 
     #[test]
@@ -454,7 +460,9 @@ mod tests {
         let owners = owners();
         owners.begin();
         owners.lend_passed(100);
-        assert!(!owners.end_if_unused() && owners.leave() && owners.end_if_unused() && !owners.end_if_unused());
+        assert!(
+            !owners.end_if_unused() && owners.drop_reference() && owners.end_if_unused() && !owners.end_if_unused()
+        );
         assert_eq!([owners.add(), owners.add_if_used(), owners.are_any(), owners.take_back(1, || 0)], [false; 4]);
         owners.begin();
         assert!(owners.add() && owners.count() == 2);
@@ -473,7 +481,12 @@ mod tests {
         // Killed.
         assert!(owners.arrive() && owners.take_back_loan(7) && !owners.are_any_arriving());
         owners.end_loans();
-        assert!(!owners.leave_unless_last() && !owners.leave() && !owners.leave() && owners.leave());
+        assert!(
+            !owners.drop_reference_unless_last()
+                && !owners.drop_reference()
+                && !owners.drop_reference()
+                && owners.drop_reference()
+        );
         owners.lend_to_image(100, 8);
         assert!(owners.end_if_unused() && !owners.arrive() && !owners.are_any_arriving());
     }
@@ -489,7 +502,7 @@ mod tests {
         // It was left to an image that has not come.
         owners.begin();
         owners.lend_passed(100);
-        assert!(owners.leave() && !owners.take_back(1, || 0) && owners.end_if_unused());
+        assert!(owners.drop_reference() && !owners.take_back(1, || 0) && owners.end_if_unused());
         // A process lives that has it as well, or had a moment ago.
         owners.end_loans();
         owners.begin();
@@ -505,7 +518,7 @@ mod tests {
         owners.lend_passed(100);
         owners.take_back_passed();
         owners.take_back_passed();
-        assert!(!owners.is_lent() && owners.leave() && owners.end_taken_back() && !owners.end_taken_back());
+        assert!(!owners.is_lent() && owners.drop_reference() && owners.end_taken_back() && !owners.end_taken_back());
     }
 }
 
@@ -515,7 +528,8 @@ mod models {
     use crate::model;
     use std::sync::Arc;
 
-    /// Fails if `Owners::add` takes an end that has ended: a process would have one that is another connection's soon.
+    /// Fails if `Owners::add` takes an end that has ended: a process would have an end that is another connection's
+    /// soon.
     #[test]
     fn what_has_ended_nobody_gets() {
         model::check(3, || {

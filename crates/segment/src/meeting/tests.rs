@@ -409,7 +409,7 @@ fn lies_between_the_steps_of_a_meeting_confuse_nobody() {
     directory.lock().store(0, Relaxed);
 }
 
-/// The same while a thread overwrites them at any time.
+/// A thread overwrites words of the directory at any time.
 #[test]
 fn lies_at_any_time_confuse_nobody() {
     let _alone = alone();

@@ -97,7 +97,7 @@ fn fork(step: u32, prepare: impl FnOnce(), act: impl FnOnce()) -> libc::pid_t {
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // SAFETY: no pointer among the arguments. One that hangs ends by SIGALRM, which is not what is awaited.
+        // SAFETY: no pointer among the arguments. A child that hangs ends by SIGALRM, which is not what is awaited.
         unsafe { libc::alarm(PATIENCE.as_secs() as u32) };
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             prepare();

@@ -29,7 +29,7 @@ impl Loan {
             lent::take_back_if_image_died(&connection.end.owners);
             connection.end.owners.lend_to_image(clock::nanoseconds() + IMAGE_WITHIN_NS, self.image);
         }
-        // Also one that is pinned: it may have the tag of an earlier loan.
+        // Also a connection that is pinned: it may have the tag of an earlier loan.
         connection.tag_for_loan();
     }
 

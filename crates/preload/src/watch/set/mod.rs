@@ -16,7 +16,7 @@ mod sets_of;
 pub use active::Scan;
 pub use change::Change;
 pub use deferred::{Deferred, defer_release, is_any_interrupted};
-pub use groups::{Joining, forget_pool, leave_all_groups};
+pub use groups::{Joining, forget_pool, release_all_groups};
 pub use item::{Item, Room};
 pub use registrations::{Later, Registered, WithData};
 pub use sets_of::{forget_sets_of, sets_of};
@@ -203,7 +203,7 @@ impl Set {
     /// Empties the set for another epoll descriptor.
     pub fn release(set: &Set) {
         set.locked(|state| {
-            state.leave_groups();
+            state.release_groups();
             state.begin_anew();
         });
         set.inner_count.store(0, Relaxed);
@@ -270,7 +270,7 @@ impl Set {
         }
     }
 
-    /// The same, unless this is a signal handler that has interrupted a look at the set.
+    /// Does `what` as the only thread inside, unless this is a signal handler that has interrupted a look at the set.
     fn unless_interrupted<T>(&self, what: impl FnOnce(&mut State) -> T) -> Option<T> {
         (!self.is_interrupted()).then(|| self.locked(what))
     }

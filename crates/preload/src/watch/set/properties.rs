@@ -20,7 +20,7 @@ enum Above {
     Register { fd: i32, events: u32, data: u64, foreign: bool },
     Unregister(i32),
     Forget(i32),
-    LeaveToKernel(i32),
+    MakeForeign(i32),
     Close(i32),
 }
 
@@ -51,7 +51,7 @@ impl Above {
             }
             Above::Unregister(fd) => set.change(Change::Removed { fd }),
             Above::Forget(fd) => set.change(Change::Forgotten { fd }),
-            Above::LeaveToKernel(fd) => set.change(Change::Foreign { fd, generation: table::generation(fd) }),
+            Above::MakeForeign(fd) => set.change(Change::Foreign { fd, generation: table::generation(fd) }),
             Above::Close(fd) => table::next_generation(fd),
         };
     }
@@ -89,7 +89,7 @@ enum Step {
     Activate(i32),
     Forget(i32),
     /// For good.
-    LeaveToKernel(i32),
+    MakeForeign(i32),
     /// The last descriptor of a socket is closed, or one of several.
     Close {
         fd: i32,
@@ -182,7 +182,7 @@ impl Model {
         self.active.retain(|&it| it != fd);
     }
 
-    fn leave_to_kernel(&mut self, fd: i32) {
+    fn make_foreign(&mut self, fd: i32) {
         if let Some(it) = self.ours(fd).cloned() {
             self.remove(fd);
             self.put(fd, it.events, it.data, true);
@@ -197,7 +197,7 @@ impl Model {
                 self.activate(fd);
             }
             Above::Unregister(fd) | Above::Forget(fd) => self.remove(fd),
-            Above::LeaveToKernel(fd) => self.leave_to_kernel(fd),
+            Above::MakeForeign(fd) => self.make_foreign(fd),
             // In the table of descriptors, at once.
             Above::Close(_) => {}
         }
@@ -386,9 +386,9 @@ impl Bench {
                 set.change(Change::Forgotten { fd });
                 self.model.remove(fd);
             }
-            Step::LeaveToKernel(fd) => {
+            Step::MakeForeign(fd) => {
                 set.change(Change::Foreign { fd, generation: table::generation(fd) });
-                self.model.leave_to_kernel(fd);
+                self.model.make_foreign(fd);
             }
             Step::Close { fd, last } => self.close(fd, last),
             Step::Adopt { fd, heir } => self.adopt(fd, heir),
@@ -532,7 +532,7 @@ fn above_a_lock() -> impl Strategy<Value = Above> {
             .prop_map(|(fd, events, data, foreign)| Above::Register { fd, events, data, foreign }),
         1 => fd().prop_map(Above::Unregister),
         1 => fd().prop_map(Above::Forget),
-        1 => fd().prop_map(Above::LeaveToKernel),
+        1 => fd().prop_map(Above::MakeForeign),
     ]
 }
 
@@ -566,7 +566,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::TellAll),
         4 => fd().prop_map(Step::Activate),
         1 => fd().prop_map(Step::Forget),
-        1 => fd().prop_map(Step::LeaveToKernel),
+        1 => fd().prop_map(Step::MakeForeign),
         2 => (fd(), any::<bool>()).prop_map(|(fd, last)| Step::Close { fd, last }),
         1 => (fd(), fd()).prop_map(|(fd, heir)| Step::Adopt { fd, heir }),
         1 => DATA.prop_map(Step::ForgetClosed),
