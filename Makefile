@@ -6,7 +6,8 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
-.PHONY: help run bench build test examples brokered loom miri aarch64 soak daemon-faults fuzz wire hostile octets tpdus sharing churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
+.PHONY: help run bench build test examples brokered loom miri aarch64 soak daemon-faults fuzz wire hostile octets tpdus
+.PHONY: sharing churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,9 +28,9 @@ build: rust ## the commands and the library, in target/release
 # Third-party suites that need nothing fetched or built, half a minute in all. `make gauntlet` has the others.
 BRIEF_SUITES = programs cpython
 
-# The tests of the library drive real programs and wait most of their time. So three times as many run at a time as there are
-# processors, and what only computes runs beside them, while a processor has nothing else to do. The lints come last: cargo would
-# keep the tests from beginning while it compiles for them.
+# The tests of the library drive real programs and wait most of their time. So three times as many run at a time as
+# there are processors, and what only computes runs beside them, while a processor has nothing else to do. The lints
+# come last: cargo would keep the tests from beginning while it compiles for them.
 test: rust ## everything that continuous integration checks: lints, licences, tests
 	packaging/packages test
 	$(CARGO) fetch --locked
@@ -43,8 +44,8 @@ test: rust ## everything that continuous integration checks: lints, licences, te
 BESIDE = env --default-signal=INT,QUIT
 WHEN_IDLE = nice -n 19 $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0)
 
-# The first line builds what the others run. Built by itself, with fewer features of its dependencies, each would be built
-# anew.
+# The first line builds what the others run. Built by itself, with fewer features of its dependencies, each would be
+# built anew.
 .PHONY: test-programs
 test-programs: export UNDERPASS_TEST_COMMAND = $(abspath $(TARGET)/debug/underpass)
 test-programs: export UNDERPASS_TEST_DAEMON = $(abspath $(TARGET)/debug/underpassd)
@@ -64,8 +65,8 @@ examples: rust ## the short programs in the examples folders of the crates check
 	    $(CARGO) run --quiet --package underpass-$${example%/*} --example $${example#*/} || exit 1; \
 	done
 
-# The code of the library itself, compiled for the model checker: in a folder of its own, and slow unless that and the checker are
-# optimized.
+# The code of the library itself, compiled for the model checker: in a folder of its own, and slow unless that and the
+# checker are optimized.
 OPTIMIZED = --config 'profile.test.package.$(1).opt-level=2'
 loom: rust ## models of the orderings: every order of the steps of two threads, as far as they are bounded
 	CARGO_TARGET_DIR=$(TARGET)/loom RUSTFLAGS="--cfg loom" \
@@ -82,13 +83,15 @@ aarch64: rust ## the checksums' tests for AArch64, in QEMU's emulation
 	    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
 	    $(CARGO) test --target $(OTHER) --package underpass-checksum --lib; \
 	else \
-	    echo "SKIPPED: the checksums' tests for AArch64, which take the target (rustup target add $(OTHER)) and $(OTHER_TOOLS)"; \
+	    echo "SKIPPED: the checksums' tests for AArch64, which take the target (rustup target add $(OTHER))" \
+	        "and $(OTHER_TOOLS)"; \
 	fi
 
-# The tests that need no system call, or only such as Miri has. Those of segment run as on AArch64, where the instructions that its
-# code gives by assembler are the system call and the counter alone, which none of these tests reaches. Its rings are both bytes
-# and atomics, on which the emulation of weak memory ends with "cannot have empty store buffer" (Miri of May 2026), so it is off:
-# `make loom` tries the orders. Data races are found all the same. Miri cannot read the folder in which proptest keeps failures.
+# The tests that need no system call, or only such as Miri has. Those of segment run as on AArch64, where the
+# instructions that its code gives by assembler are the system call and the counter alone, which none of these tests
+# reaches. Its rings are both bytes and atomics, on which the emulation of weak memory ends with "cannot have empty
+# store buffer" (Miri of May 2026), so it is off: `make loom` tries the orders. Data races are found all the same. Miri
+# cannot read the folder in which proptest keeps failures.
 MIRI = $(CARGO) +nightly miri
 MIRI_CASES ?= 4
 MIRI_ALL = -Zmiri-env-set=PROPTEST_DISABLE_FAILURE_PERSISTENCE=true -Zmiri-env-set=PROPTEST_CASES=$(MIRI_CASES)
@@ -99,9 +102,11 @@ MIRI_CHECKSUM = every_length_and_offset an_aligned_copy other_lengths_are_refuse
 X86 = x86_64-unknown-linux-gnu
 miri: rust ## the tests that need no system call, in Miri, which finds undefined behaviour; takes nightly Rust
 	@$(MIRI) --version >/dev/null 2>&1 || { \
-	    echo "Miri is missing: rustup toolchain install nightly --profile minimal --component miri --component rust-src" >&2; \
+	    echo "Miri is missing: rustup toolchain install nightly --profile minimal --component miri --component rust-src" \
+	        >&2; \
 	    exit 1; }
-	$(call MIRI_TEST,-Zmiri-disable-weak-memory-emulation) $(OTHER) --package underpass-segment --lib -- --skip family:: $(MIRI_SEGMENT)
+	$(call MIRI_TEST,-Zmiri-disable-weak-memory-emulation) $(OTHER) --package underpass-segment --lib -- \
+	    --skip family:: $(MIRI_SEGMENT)
 	$(call MIRI_TEST) $(X86) --package underpass-link --lib -- $(MIRI_LINK)
 	RUSTFLAGS=-Ctarget-feature=+avx2 $(call MIRI_TEST) $(X86) --package underpass-checksum --lib -- $(MIRI_CHECKSUM)
 	$(call MIRI_TEST) $(X86) --package underpass-engine --lib --test dialogue
@@ -111,7 +116,7 @@ MINUTES ?= 60
 soak: build ## the stress programs of tests/soak in every mode, for MINUTES (60)
 	$(CARGO) run --release --quiet --package underpass-tests --bin soak -- --minutes $(MINUTES)
 
-daemon-faults: build ## underpassd killed, stopped and replaced every second under 1,000 busy connections, for MINUTES (60); as root
+daemon-faults: build ## underpassd killed, stopped and replaced under 1,000 busy connections, for MINUTES (60); root
 	$(CARGO) run --release --quiet --package underpass-tests --bin upheaval -- --minutes $(MINUTES)
 
 ARGUMENTS ?=
@@ -131,14 +136,15 @@ octets: rust ## hostile octets to a transport in every state of classes 4 and 2,
 
 # By itself, since it looks at the memory of its process.
 TPDUS ?= 100000000
-tpdus: rust ## as many TPDUs as TPDUS (100,000,000) over each kind of link, with losses, repetitions and changes on the way
-	UNDERPASS_TEST_TPDUS=$(TPDUS) $(CARGO) test --release --package underpass-engine --test streams -- --exact links::soak --nocapture
+tpdus: rust ## as many TPDUs as TPDUS (100,000,000) over each kind of link, with losses, repetitions and changes
+	UNDERPASS_TEST_TPDUS=$(TPDUS) $(CARGO) test --release --package underpass-engine --test streams -- \
+	    --exact links::soak --nocapture
 
-sharing: rust ## the engine beside a stream of the kernel's TCP, over cables of several rates and queues, a quarter of an hour; takes root
+sharing: rust ## the engine beside the kernel's TCP, over cables of several rates and queues, a quarter of an hour; root
 	$(CARGO) test --release --package underpass-engine --test streams -- --ignored --exact \
 	    sharing::a_stream_of_tcp_beside_gets_its_part_for_long --nocapture
 
-churn: build ## connections opened, used and closed for ten minutes each in two settings: memory and descriptors stay flat
+churn: build ## connections opened, used and closed for ten minutes in two settings: memory and descriptors stay flat
 	for mode in default "at once"; do \
 	    $(CARGO) run --release --quiet --package underpass-tests --bin soak -- \
 	        --program churn --mode "$$mode" --seconds 600 --minutes 0.1 || exit 1; \
@@ -155,11 +161,16 @@ FRESH ?= test run
 fresh: rust ## make test and make run on a minimal Debian made for it, as root; FRESH=test
 	packaging/fresh make $(FRESH)
 
-# rustfmt breaks neither comments nor strings.
+# rustfmt breaks neither comments nor strings, and knows Rust alone. A row of a table cannot be broken, nor what has no
+# space, such as a link.
 WIDTH = $(shell sed -n 's/^max_width = //p' rustfmt.toml)
+TEXTS = Makefile *.md crates docs records tests
+TEXT_KINDS = Makefile *.md *.rs *.c *.h *.cu *.py
+TOO_WIDE = LC_ALL=C.UTF-8 grep -rnE '.{$(WIDTH)}.' $(TEXT_KINDS:%=--include='%') $(TEXTS)
+MAY_BE_WIDE = ^[^:]*\.md:[0-9]+: *(\||([-*] )?[^ ]*$$)
 lint: rust ## formatting, clippy, the documentation, and which file may import which
 	$(CARGO) fmt --all --check
-	@if LC_ALL=C.UTF-8 grep -rnE '.{$(WIDTH)}.' --include='*.rs' crates tests; then \
+	@if $(TOO_WIDE) | grep -vE '$(MAY_BE_WIDE)'; then \
 	    echo "These lines have more than $(WIDTH) columns (max_width in rustfmt.toml)." >&2; exit 1; \
 	fi
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
@@ -187,12 +198,13 @@ licences: ## check the licences of dependencies (deny.toml), if cargo-deny is in
 	if $(CARGO) deny --version >/dev/null 2>&1; then \
 	    $(CARGO) deny --offline check licenses bans sources; \
 	else \
-	    echo "SKIPPED: licences of dependencies, because cargo-deny is not installed (cargo install --locked cargo-deny)"; \
+	    echo "SKIPPED: licences of dependencies, because cargo-deny is not installed" \
+	        "(cargo install --locked cargo-deny)"; \
 	fi
 
 ADVICE = 2026-11-27
 ADVISED = $(foreach suite,survey pingpong stream layers driver checksum,records/$(suite)-$(ADVICE).json)
-generate: ## write anew: the manual pages and completions, from the command lines' descriptions, and the advice that the records hold
+generate: ## the manual pages and completions from the command lines' descriptions, and the advice of the records
 	$(CARGO) build --package underpass-cli
 	$(CARGO) build --package underpass-daemon --example manual
 	rm -f packaging/man/*.1
@@ -215,18 +227,23 @@ install: build ## into PREFIX (/usr/local), under DESTDIR
 	install -D -m 755 $(TARGET)/release/libunderpass.so $(DESTDIR)$(PREFIX)/lib/underpass/libunderpass.so
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for unit in $(UNITS); do \
-	    sed 's|/usr/sbin/|$(PREFIX)/sbin/|' packaging/systemd/$$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit 1; \
+	    sed 's|/usr/sbin/|$(PREFIX)/sbin/|' packaging/systemd/$$unit \
+	        >$(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit 1; \
 	done
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 packaging/man/*.1
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 packaging/man/*.8
 	install -D -m 644 packaging/completions/underpass.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/underpass
 	install -D -m 644 packaging/completions/_underpass $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_underpass
-	install -D -m 644 packaging/completions/underpass.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/underpass.fish
+	install -D -m 644 packaging/completions/underpass.fish \
+	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/underpass.fish
 
 uninstall: ## what `make install` wrote
-	rm -f $(DESTDIR)$(PREFIX)/bin/underpass $(DESTDIR)$(PREFIX)/sbin/underpassd $(DESTDIR)$(PREFIX)/lib/underpass/libunderpass.so
+	rm -f $(DESTDIR)$(PREFIX)/bin/underpass $(DESTDIR)$(PREFIX)/sbin/underpassd
+	rm -f $(DESTDIR)$(PREFIX)/lib/underpass/libunderpass.so
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/lib/systemd/system/,$(UNITS))
-	if [ -d $(DESTDIR)$(PREFIX)/lib/underpass ]; then rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/underpass; fi
+	if [ -d $(DESTDIR)$(PREFIX)/lib/underpass ]; then \
+	    rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/underpass; \
+	fi
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/man1/,$(notdir $(wildcard packaging/man/*.1)))
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/man8/,$(notdir $(wildcard packaging/man/*.8)))
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/underpass

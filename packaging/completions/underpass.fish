@@ -33,7 +33,7 @@ complete -c underpass -n "__fish_underpass_needs_command" -f -a "policy" -d 'Say
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "ss" -d 'List the connections of programs that run under Underpass, and the path of each'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "top" -d 'Watch the connections of programs that run under Underpass'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "metrics" -d 'Tell Prometheus how the connections of programs under Underpass fare'
-complete -c underpass -n "__fish_underpass_needs_command" -f -a "pin" -d 'Move a live connection to kernel TCP, and keep it there'
+complete -c underpass -n "__fish_underpass_needs_command" -f -a "pin" -d 'Move a live connection to kernel TCP, and hold it there'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "unpin" -d 'Let a connection go up again that `underpass pin` has moved to kernel TCP'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "capture" -d 'Write what fast connections carry to a file for Wireshark, as tcpdump does for kernel TCP'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "bench" -d 'Measure kernel TCP against Underpass with unmodified programs'
@@ -125,11 +125,11 @@ io_uring=auto\t''
 io_uring=deny\t''
 io_uring=allow\t''"
 complete -c underpass -n "__fish_underpass_using_subcommand metrics" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c underpass -n "__fish_underpass_using_subcommand pin" -l wait -d 'Wait so long at most until both directions have gone down' -r
+complete -c underpass -n "__fish_underpass_using_subcommand pin" -l wait -d 'Longest wait for both directions to go down' -r
 complete -c underpass -n "__fish_underpass_using_subcommand pin" -l all -d 'All connections of the process'
 complete -c underpass -n "__fish_underpass_using_subcommand pin" -l json -d 'As JSON'
 complete -c underpass -n "__fish_underpass_using_subcommand pin" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c underpass -n "__fish_underpass_using_subcommand unpin" -l wait -d 'Wait so long at most until both directions have gone up' -r
+complete -c underpass -n "__fish_underpass_using_subcommand unpin" -l wait -d 'Longest wait for both directions to go up' -r
 complete -c underpass -n "__fish_underpass_using_subcommand unpin" -l all -d 'All connections of the process'
 complete -c underpass -n "__fish_underpass_using_subcommand unpin" -l json -d 'As JSON'
 complete -c underpass -n "__fish_underpass_using_subcommand unpin" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -239,7 +239,7 @@ complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "ss" -d 'List the connections of programs that run under Underpass, and the path of each'
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "top" -d 'Watch the connections of programs that run under Underpass'
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "metrics" -d 'Tell Prometheus how the connections of programs under Underpass fare'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "pin" -d 'Move a live connection to kernel TCP, and keep it there'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "pin" -d 'Move a live connection to kernel TCP, and hold it there'
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "unpin" -d 'Let a connection go up again that `underpass pin` has moved to kernel TCP'
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "capture" -d 'Write what fast connections carry to a file for Wireshark, as tcpdump does for kernel TCP'
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help" -f -a "bench" -d 'Measure kernel TCP against Underpass with unmodified programs'

@@ -14,14 +14,16 @@
 //
 //   A0 connect nodelay= nonblock=            made by A. nonblock: accept4 with SOCK_NONBLOCK
 //   A0 send call= len= flags= shape=         shape: how the bytes are divided among buffers
-//   A0 receive call= len=N|rest flags= shape= timed=      where it would wait for ever it has MSG_DONTWAIT or a time limit
+//   A0 receive call= len=N|rest flags= shape= timed=
+//                                            where it would wait for ever it has MSG_DONTWAIT or a time limit
 //   A0 poll call= events= all= nest=         events: letters, see `bits`. all: every descriptor, and a set
 //   A0 ctl op=add|mod|del set=level|edge events= shot=
 //   A wait set=level|edge|nest call=wait|pwait|pwait2
 //   A0 option get=N | lowat=N | linger=1     the last one closes with a reset
 //   A0 inquire what=unread|mark|pread|pwrite|lseek|fsync|ftruncate      a socket refuses all but the first two
 //   A0 outq / name peer= / blocking set= ioctl= / shutdown how=wr|rd|rdwr
-//   A0 close fd= / dup call=dup|dupfd|dup2|dup3|mail over=N       over: in the place of a descriptor of another connection
+//   A0 close fd= / dup call=dup|dupfd|dup2|dup3|mail over=N
+//                                            over: in the place of a descriptor of another connection
 //   A0 bulk len= piece= take= dontwait= waitall= before=    all is sent while B takes it, or before B does
 //   A0 fill take=                            as much as the kernel takes, then all is received
 //   A0 chat turns= len=                      messages to and fro
@@ -72,8 +74,8 @@ enum { SMALL = 20000, LARGE = 1 << 20, CHUNK = 65536, LATE_MS = 3000, HANG_MS = 
 enum { UNREAD = 150000 };
 
 // The operations that a side can do.
-enum { LISTEN, CONNECT, ACCEPT, SEND, RECEIVE, POLL, CONTROL, EPOLL, INQUIRE, OPTION, BLOCKING, SHUTDOWN, CLOSE, DUP, NAME,
-       OUTQ, SETTLE, WRITABLE, FILL, DRAIN, QUIT, FORK, REAP, JOIN };
+enum { LISTEN, CONNECT, ACCEPT, SEND, RECEIVE, POLL, CONTROL, EPOLL, INQUIRE, OPTION, BLOCKING, SHUTDOWN, CLOSE, DUP,
+       NAME, OUTQ, SETTLE, WRITABLE, FILL, DRAIN, QUIT, FORK, REAP, JOIN };
 enum { WRITE, WRITEV, SENDC, SENDTO, SENDMSG, SENDMMSG, SENDFILE, PWRITEV2, SPLICE_IN, SEND_ALL };
 enum { READ, READV, RECV, RECVFROM, RECVMSG, RECVMMSG, PREADV2, SPLICE_OUT, RECV_ALL };
 enum { BY_POLL, BY_PPOLL, BY_SELECT, BY_PSELECT };
@@ -175,7 +177,8 @@ static void say(struct reply *r, const char *format, ...)
 static const char *bits(int events)
 {
     static const struct { int bit; char name; } names[] = {
-        {POLLIN, 'i'}, {POLLPRI, 'p'}, {POLLOUT, 'o'}, {POLLERR, 'e'}, {POLLHUP, 'h'}, {POLLRDHUP, 'r'}, {POLLNVAL, 'n'},
+        {POLLIN, 'i'}, {POLLPRI, 'p'}, {POLLOUT, 'o'}, {POLLERR, 'e'}, {POLLHUP, 'h'}, {POLLRDHUP, 'r'},
+        {POLLNVAL, 'n'},
         {POLLRDNORM, 'I'}, {POLLWRNORM, 'O'},
     };
     static _Thread_local char texts[4][16];
@@ -437,7 +440,8 @@ static void do_poll(const struct command *c, struct reply *r)
     if (c->call == BY_SELECT)
         r->value = select(top, &in, &out, &except, &(struct timeval){c->flags / 1000, c->flags % 1000 * 1000});
     else
-        r->value = pselect(top, &in, &out, &except, &(struct timespec){c->flags / 1000, c->flags % 1000 * 1000000}, NULL);
+        r->value =
+            pselect(top, &in, &out, &except, &(struct timespec){c->flags / 1000, c->flags % 1000 * 1000000}, NULL);
     r->error = r->value < 0 ? errno : 0;
     for (int s = 0; s < SLOTS && r->value > 0; s++)
         for (int k = 0; k < DUPS; k++) {
@@ -814,7 +818,8 @@ static _Noreturn void side(int number)
     while (whole(read, shared->pipes[node][0], &c, sizeof c) && c.what != QUIT) {
         struct reply r = {0};
         if (c.restart >= 0)
-            sigaction(SIGUSR1, &(struct sigaction){.sa_handler = on_kick, .sa_flags = c.restart ? SA_RESTART : 0}, NULL);
+            sigaction(SIGUSR1, &(struct sigaction){.sa_handler = on_kick, .sa_flags = c.restart ? SA_RESTART : 0},
+                      NULL);
         switch (c.what == FORK ? HERE : c.via) {
         case IN_THREAD: {
             struct job job = {0};
@@ -1005,7 +1010,8 @@ static int choice(const char *key, const char *const *names)
 static int flags_of(void)
 {
     static const struct { const char *name; int flag; } names[] = {
-        {"dontwait", MSG_DONTWAIT}, {"nosignal", MSG_NOSIGNAL}, {"eor", MSG_EOR}, {"more", MSG_MORE}, {"peek", MSG_PEEK},
+        {"dontwait", MSG_DONTWAIT}, {"nosignal", MSG_NOSIGNAL}, {"eor", MSG_EOR}, {"more", MSG_MORE},
+        {"peek", MSG_PEEK},
         {"waitall", MSG_WAITALL}, {"trunc", MSG_TRUNC}, {"errqueue", MSG_ERRQUEUE},
     };
     const char *text = value_of("flags");
@@ -1062,7 +1068,8 @@ static int process_with(int slot, int who, int process)
 {
     for (int turn = 0; turn < 2; turn++, process = !process)
         for (int k = 0; k < DUPS && actors[who][process].alive; k++)
-            if (connections[slot].half[who].has[process][k] && !(sleepers[who].here && sleepers[who].process == process))
+            if (connections[slot].half[who].has[process][k] &&
+                !(sleepers[who].here && sleepers[who].process == process))
                 return process;
     return -1;
 }
@@ -1084,8 +1091,8 @@ static void settle(int slot, int who)
     if (!c->up || !h->open || !h->dirty || process < 0)
         return;
     h->dirty = false;
-    struct command look = {.what = SETTLE, .slot = slot, .k = 0, .call = (int)number("look", 0) % 3, .a = expected_state(c, who),
-                           .restart = -1};
+    struct command look = {.what = SETTLE, .slot = slot, .k = 0, .call = (int)number("look", 0) % 3,
+                           .a = expected_state(c, who), .restart = -1};
     look.length = unread(c, who);
     look.stream = c->number * 2 + (uint32_t)!who;
     if ((look.call == 1 && h->lowat > 1) || look.length > SMALL)
@@ -1161,7 +1168,8 @@ static void wake(int who)
 static void wake_whom_something_came(void)
 {
     for (int who = 0; who < 2; who++)
-        if (sleepers[who].is && (unread(&connections[sleepers[who].slot], who) || ended(&connections[sleepers[who].slot], who)))
+        if (sleepers[who].is &&
+            (unread(&connections[sleepers[who].slot], who) || ended(&connections[sleepers[who].slot], who)))
             wake(who);
 }
 
@@ -1266,7 +1274,8 @@ static void connect_line(int slot, int who)
     order = (struct command){.what = CONNECT, .slot = slot, .a = (int)r.value, .restart = -1};
     r = ask(who, 0, &order);
     tell(who, 0, slot, &r, "connect");
-    order = (struct command){.what = ACCEPT, .slot = slot, .flags = number("nonblock", 0) ? SOCK_NONBLOCK : 0, .restart = -1};
+    order = (struct command){
+        .what = ACCEPT, .slot = slot, .flags = number("nonblock", 0) ? SOCK_NONBLOCK : 0, .restart = -1};
     c->half[!who].nonblocking = order.flags;
     r = ask(!who, 0, &order);
     tell(!who, 0, slot, &r, "accept nonblocking=%d", order.flags != 0);
@@ -1280,8 +1289,8 @@ static void connect_line(int slot, int who)
     }
 }
 
-static const char *const SEND_NAMES[] = {"write", "writev", "send", "sendto", "sendmsg", "sendmmsg", "sendfile", "pwritev2",
-                                         "splice", NULL};
+static const char *const SEND_NAMES[] = {"write",    "writev",   "send",     "sendto", "sendmsg",
+                                         "sendmmsg", "sendfile", "pwritev2", "splice", NULL};
 static const char *const RECEIVE_NAMES[] = {"read", "readv", "recv", "recvfrom", "recvmsg", "recvmmsg", "preadv2",
                                             "splice", NULL};
 static const char *const POLL_NAMES[] = {"poll", "ppoll", "select", "pselect", NULL};
@@ -1307,7 +1316,8 @@ static void send_line(int slot, int who, int process)
         order.flags = flags_of() & (MSG_NOSIGNAL | MSG_DONTWAIT | MSG_EOR | MSG_MORE);
     if (order.call == SPLICE_IN && !order.length)
         order.length = 1;
-    if (sleepers[!who].is && sleepers[!who].slot == slot) { // in one piece, or what he gets depends on how soon he looks
+    if (sleepers[!who].is &&
+        sleepers[!who].slot == slot) { // in one piece, or what he gets depends on how soon he looks
         order.flags &= ~MSG_MORE;
         order.length = order.length > 2000 ? 2000 : order.length;
         order.call = order.call == SENDMMSG || order.call == SENDFILE || order.call == SPLICE_IN ? SENDMSG : order.call;
@@ -1324,8 +1334,8 @@ static void send_line(int slot, int who, int process)
             settle(slot, who);
     }
     struct reply r = ask(who, process, &order);
-    tell(who, process, slot, &r, "%s %zu flags %x via %d by %d", SEND_NAMES[order.call], order.length, (unsigned)order.flags,
-         order.via, order.k);
+    tell(who, process, slot, &r, "%s %zu flags %x via %d by %d", SEND_NAMES[order.call], order.length,
+         (unsigned)order.flags, order.via, order.k);
     sent(c, who, r.value);
 }
 
@@ -1413,7 +1423,8 @@ static void ctl_line(int slot, int who, int process)
     int op = CHOICE("op", "fit", "add", "mod", "del");
     static const int calls[] = {0, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL};
     settle(slot, who);
-    control(slot, who, process, k, set, op ? calls[op] : h->kinds[process][set][k] ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, events);
+    control(slot, who, process, k, set,
+            op ? calls[op] : h->kinds[process][set][k] ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, events);
 }
 
 static void wait_line(int who, int process)
@@ -1619,15 +1630,16 @@ static void sleep_line(int slot, int who, int process)
     } else {
         order.stream = c->number * 2 + (uint32_t)!who;
         order.position = h->got;
-        order.call = CHOICE("call", "read", "readv", "recv", "recvfrom", "recvmsg", "ppoll", "select", "pselect", "poll") % 5;
+        order.call =
+            CHOICE("call", "read", "readv", "recv", "recvfrom", "recvmsg", "ppoll", "select", "pselect", "poll") % 5;
         order.length = 1 + (size_t)number("len", 100) % SMALL;
         order.shape = (int)number("shape", 0);
     }
     order.restart = (int)number("restart", 0) & 1;
     bool here = choice("via", VIA_NAMES) == HERE && !sleepers[!who].here;
     order.via = here ? HERE : IN_BACKGROUND;
-    *s = (struct sleeper){.is = true, .here = here, .slot = slot, .process = process, .step = step, .restart = order.restart,
-                          .order = order};
+    *s = (struct sleeper){.is = true, .here = here, .slot = slot, .process = process, .step = step,
+                          .restart = order.restart, .order = order};
     begin(who, process, &order);
     s->tid = here ? actors[who][process].pid : (int)finish(who, process, &order).value;
 }
@@ -1760,7 +1772,8 @@ static void end_line(int who, int process)
     int how = CHOICE("how", "exit", "_exit", "kill");
     for (int s = 0; s < SLOTS; s++) {
         const struct half *h = &connections[s].half[who];
-        bool last = connections[s].up && h->open && h->open == h->has[process][0] + h->has[process][1] + h->has[process][2];
+        bool last =
+            connections[s].up && h->open && h->open == h->has[process][0] + h->has[process][1] + h->has[process][2];
         // If a process is killed with bytes unread, the other end learns that later: see docs/limits.md.
         if (how == 2 && last && unread(&connections[s], who))
             return;
@@ -1815,7 +1828,8 @@ enum { NEEDS_NOTHING, NEEDS_SIDE, NEEDS_CONNECTION };
 static const struct verb { const char *name; int needs; } verbs[] = {
     {"connect", NEEDS_SIDE}, {"send", NEEDS_CONNECTION}, {"receive", NEEDS_CONNECTION}, {"poll", NEEDS_CONNECTION},
     {"ctl", NEEDS_CONNECTION}, {"wait", NEEDS_SIDE}, {"option", NEEDS_CONNECTION}, {"inquire", NEEDS_CONNECTION},
-    {"outq", NEEDS_CONNECTION}, {"name", NEEDS_CONNECTION}, {"blocking", NEEDS_CONNECTION}, {"shutdown", NEEDS_CONNECTION},
+    {"outq", NEEDS_CONNECTION}, {"name", NEEDS_CONNECTION}, {"blocking", NEEDS_CONNECTION},
+    {"shutdown", NEEDS_CONNECTION},
     {"close", NEEDS_CONNECTION}, {"dup", NEEDS_CONNECTION}, {"bulk", NEEDS_CONNECTION}, {"fill", NEEDS_CONNECTION},
     {"chat", NEEDS_CONNECTION}, {"urgent", NEEDS_CONNECTION}, {"sleep", NEEDS_CONNECTION}, {"kick", NEEDS_SIDE},
     {"fork", NEEDS_SIDE}, {"leave", NEEDS_SIDE}, {"succeed", NEEDS_SIDE}, {"pause", NEEDS_NOTHING},
@@ -1859,7 +1873,10 @@ static void one_line(void)
         return;
     }
     const char *place = words[0], *verb = word_count > 1 ? words[1] : "";
-    int side = strchr("Aa", place[0]) ? 0 : strchr("Bb", place[0]) ? 1 : -1, slot = place[1] ? place[1] - '0' : -1, needs = -1;
+    int side = strchr("Aa", place[0])   ? 0
+               : strchr("Bb", place[0]) ? 1
+                                        : -1,
+        slot = place[1] ? place[1] - '0' : -1, needs = -1;
     if (side < 0 || slot >= SLOTS || (place[1] && place[2]))
         wrong("neither A nor B with a number from 0 to 2", place);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)

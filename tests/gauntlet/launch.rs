@@ -132,7 +132,7 @@ impl Said {
         }
     }
 
-    /// The same of one whose exit code its tests have told already.
+    /// Of a program whose exit code its tests have told already.
     pub fn came_to_its_end(&self) -> Verdict {
         if self.hung { Verdict::Hung } else { Verdict::Passed }
     }
@@ -151,7 +151,7 @@ impl Run<'_> {
         self.run_as(None, program, arguments, folder, environment, limit)
     }
 
-    /// The same as `user`; see [`may_run`].
+    /// Runs `program` in `folder` as `user`; see [`may_run`].
     pub fn run_as<A: AsRef<OsStr>>(
         &self,
         user: Option<&str>,

@@ -6,7 +6,8 @@
 enum { CONNECTIONS = 40, EXCHANGES = 20, RECORD = 64, COMPUTING = 2 };
 
 static volatile bool over;
-/* An execution that fails late resets what its image could not have read: bytes in a ring whose sender has closed (docs/limits.md). */
+/* An execution that fails late resets what its image could not have read: bytes in a ring whose sender has closed
+ * (docs/limits.md). */
 static bool resets;
 static char *const no_environment[] = {NULL};
 
@@ -49,7 +50,8 @@ static void exchange(int fd, bool leads) {
     for (int i = 0; i < EXCHANGES; i++) {
         memset(out, leads ? i : ~i, RECORD);
         if (leads) send_all(fd, out, RECORD);
-        if (receive_all(fd, in, RECORD) != RECORD || in[0] != (char)(leads ? ~i : i) || memcmp(in, in + 1, RECORD - 1)) say("wrong in %d", i);
+        if (receive_all(fd, in, RECORD) != RECORD || in[0] != (char)(leads ? ~i : i) || memcmp(in, in + 1, RECORD - 1))
+            say("wrong in %d", i);
         if (!leads) send_all(fd, out, RECORD);
     }
 }
@@ -59,7 +61,8 @@ static void all_connections(struct side *side) {
         int fd = another(side);
         exchange(fd, side->leader);
         long last = side->leader ? recv(fd, &(char){0}, 1, 0) : 0;
-        if (last != 0 && !(resets && errno == ECONNRESET)) say("no end: %ld %s", last, last < 0 ? error_name(errno) : "");
+        if (last != 0 && !(resets && errno == ECONNRESET))
+            say("no end: %ld %s", last, last < 0 ? error_name(errno) : "");
         MUST(close(fd));
     }
 }

@@ -112,8 +112,8 @@ static void exchange_small_buffer(struct side *side) {
     MUST(setsockopt(side->fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)));
     exchange(side, MIB, 50 * KIB);
 }
-/* Fails if `sender.mark(Record::Up(position))` names the next position (crates/segment/src/switch/path.rs): bytes keep their
- * place where a direction goes up. */
+/* Fails if `sender.mark(Record::Up(position))` names the next position (crates/segment/src/switch/path.rs): bytes keep
+ * their place where a direction goes up. */
 static void tiny(void) { two_processes(AF_INET, exchange_tiny, exchange_tiny); }
 static void mixed(void) { two_processes(AF_INET, exchange_mixed, exchange_mixed); }
 static void mixed_v6(void) { two_processes(AF_INET6, exchange_mixed, exchange_mixed); }
@@ -223,8 +223,10 @@ static void scoop(struct side *side) {
             ssize_t seen = recvmsg(side->fd, &message, MSG_PEEK);
             if (seen > 0 && differs(piece, (size_t)seen, 5, received) != -1) fail("wrong byte looked at");
             ssize_t moved = read(side->fd, piece, sizeof(piece));
-            if (seen < (promised < (int)sizeof(piece) ? promised : (int)sizeof(piece))) fail("promised, but not to be seen");
-            if (moved < (promised < (int)sizeof(piece) ? promised : (int)sizeof(piece))) fail("promised, but not there");
+            if (seen < (promised < (int)sizeof(piece) ? promised : (int)sizeof(piece)))
+                fail("promised, but not to be seen");
+            if (moved < (promised < (int)sizeof(piece) ? promised : (int)sizeof(piece)))
+                fail("promised, but not there");
             if (differs(piece, (size_t)moved, 5, received) != -1) fail("wrong byte");
             received += (size_t)moved;
             MUST(ioctl(side->fd, FIONREAD, &promised));
@@ -283,8 +285,8 @@ static int unused(struct side *side) {
     return connect_to(&side->address);
 }
 
-/* All of a huge block by one call, on a connection that nothing was sent on, while the other side reads: a connection goes
- * up under the call. */
+/* All of a huge block by one call, on a connection that nothing was sent on, while the other side reads: a connection
+ * goes up under the call. */
 enum { HUGE = 12 * MIB, KINDS = 9 };
 static long send_whole(int fd, char *bytes, int file, int kind) {
     struct iovec parts[] = {{bytes, 1}, {bytes + 1, 9 * MIB}, {NULL, 0}, {bytes + 1 + 9 * MIB, HUGE - 1 - 9 * MIB}};
@@ -352,8 +354,8 @@ static void huge_b(struct side *side) {
 static void huge(void) { two_processes(AF_INET, huge_a, huge_b); }
 static void huge_threads(void) { two_threads(AF_INET6, huge_a, huge_b); }
 
-/* A huge send that does not come to its end: the other side reads some of it, and then there is a signal, the time is over,
- * the connection is reset, or the thread is cancelled. */
+/* A huge send that does not come to its end: the other side reads some of it, and then there is a signal, the time is
+ * over, the connection is reset, or the thread is cancelled. */
 static sig_atomic_t broken_pipes;
 static void handle(int number) {
     if (number == SIGPIPE) broken_pipes++;

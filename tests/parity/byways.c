@@ -115,7 +115,8 @@ static void send_once(struct side *side) {
 static void number_receives(void) { two_processes(AF_INET, numbers_receive, send_once); }
 static void number_receives_threads(void) { two_threads(AF_INET, numbers_receive, send_once); }
 
-/* Every call that waits, for nothing and for something; the kernel counts the times of some down, where it can write. */
+/* Every call that waits, for nothing and for something; the kernel counts the times of some down, where it can
+ * write. */
 static const struct timespec briefly = {0, 20000000}, nothing = {0, 0};
 enum { POLL, PPOLL, SELECT, PSELECT, EPOLL_WAIT, EPOLL_PWAIT, EPOLL_PWAIT2, CALLS };
 static long wait_by(int call, int fd, int set, bool long_enough) {
@@ -589,9 +590,13 @@ static void aio_kernel_a(struct side *side) {
     MUST(BY(io_setup, 4, &context));
     uint32_t fd = (uint32_t)side->fd;
     tell(side);
-    submit(context, (struct iocb){.aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = fd, .aio_buf = (uintptr_t)in, .aio_nbytes = 10});
+    submit(
+        context,
+        (struct iocb){.aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = fd, .aio_buf = (uintptr_t)in, .aio_nbytes = 10});
     say("%.10s", in);
-    submit(context, (struct iocb){.aio_lio_opcode = IOCB_CMD_PWRITE, .aio_fildes = fd, .aio_buf = (uintptr_t) "abc", .aio_nbytes = 3});
+    submit(context,
+           (struct iocb){
+               .aio_lio_opcode = IOCB_CMD_PWRITE, .aio_fildes = fd, .aio_buf = (uintptr_t)"abc", .aio_nbytes = 3});
     submit(context, (struct iocb){.aio_lio_opcode = IOCB_CMD_POLL, .aio_fildes = fd, .aio_buf = POLLIN});
     SHOW(recv(side->fd, in, 10, 0));
     BY(io_destroy, context);

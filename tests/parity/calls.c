@@ -221,7 +221,8 @@ static void mmsg_a(struct side *side) {
     struct sockaddr_in elsewhere = {.sin_family = AF_INET, .sin_port = htons(9)};
     SHOW(sendto(fd, "abc", 3, 0, (struct sockaddr *)&elsewhere, sizeof(elsewhere)));
     struct iovec part = {"def", 3};
-    struct msghdr message = {.msg_name = &elsewhere, .msg_namelen = sizeof(elsewhere), .msg_iov = &part, .msg_iovlen = 1};
+    struct msghdr message = {
+        .msg_name = &elsewhere, .msg_namelen = sizeof(elsewhere), .msg_iov = &part, .msg_iovlen = 1};
     SHOW(sendmsg(fd, &message, 0));
     tell(side);
     hear(side);

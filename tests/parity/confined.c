@@ -12,7 +12,8 @@
 static char in[4 * MIB], out[4 * MIB];
 static const int frugal[] = {SYS_read, SYS_write, SYS_poll, SYS_close, SYS_exit_group, SYS_rt_sigreturn, -1};
 static const int by_epoll[] = {SYS_read, SYS_write, SYS_epoll_wait, SYS_close, SYS_exit_group, -1};
-static const int by_new_set[] = {SYS_read, SYS_write, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_wait, SYS_close, SYS_exit_group, -1};
+static const int by_new_set[] = {SYS_read,       SYS_write, SYS_epoll_create1, SYS_epoll_ctl,
+                                 SYS_epoll_wait, SYS_close, SYS_exit_group,    -1};
 static const int by_number[] = {SYS_read, SYS_write, SYS_ppoll, SYS_pselect6, SYS_select, SYS_exit_group, -1};
 static const int by_pwait[] = {SYS_read, SYS_write, SYS_epoll_pwait, SYS_exit_group, -1};
 static const int by_dup[] = {SYS_read, SYS_write, SYS_dup2, SYS_dup3, SYS_exit_group, -1};
@@ -21,7 +22,8 @@ static const int by_recv[] = {SYS_recvfrom, SYS_recvmsg, SYS_readv, SYS_sendto, 
 
 enum way { BY_PRCTL, BY_SECCOMP, BY_SYSCALL };
 
-/* No descriptor is free when the filter is installed: without one the library cannot copy the other end's socket, by which it puts
+/* No descriptor is free when the filter is installed: without one the library cannot copy the other end's socket, by
+ * which it puts
    what is unread on kernel TCP. So that stays in the ring. */
 static bool stays_in_ring;
 
@@ -313,7 +315,8 @@ static void duplicates(void) { two_processes(AF_INET, dup_a, dup_b); }
 static void many_messages_child(struct side *side) {
     int ends[2], channel[2];
     struct iovec parts[2] = {{in, 100}, {in + 100, 200}};
-    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = parts + 1, .msg_iovlen = 1}}};
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 1}},
+                                  {.msg_hdr = {.msg_iov = parts + 1, .msg_iovlen = 1}}};
     MUST(pipe(ends));
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
     confine(by_many, BY_PRCTL);

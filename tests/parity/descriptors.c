@@ -161,7 +161,8 @@ static int asked(int fd, unsigned long request) {
     return value;
 }
 
-/* Bytes that are queued, at each end, at rest. SIOCOUTQ counts what the peer's kernel has not yet acknowledged: 0 soon. */
+/* Bytes that are queued, at each end, at rest. SIOCOUTQ counts what the peer's kernel has not yet acknowledged: 0
+ * soon. */
 static void queued_a(struct side *side) {
     int fd = side->fd;
     say("FIONREAD %d, SIOCOUTQ %d", asked(fd, FIONREAD), asked(fd, SIOCOUTQ));
@@ -235,8 +236,8 @@ static void nature_a(struct side *side) {
 static void idle(struct side *side) { hear(side); }
 static void nature(void) { two_processes(AF_INET6, nature_a, idle); }
 
-/* connect() to AF_UNSPEC resets a connection; its socket may be connected again, under the same names, in the same sets,
- * in the same processes. */
+/* connect() to AF_UNSPEC resets a connection; its socket may be connected again, under the same names, in the same
+ * sets, in the same processes. */
 static long dissolve(int fd) {
     struct sockaddr none = {.sa_family = AF_UNSPEC};
     return connect(fd, &none, sizeof(none));
@@ -289,7 +290,8 @@ static void again_b(struct side *side) {
             await_bytes(fd, 12);
             send_all(fd, "unread here", 11);
         }
-        if (round == 2) SHOW(syscall(SYS_connect, fd, &(struct sockaddr){.sa_family = AF_UNSPEC}, sizeof(struct sockaddr)));
+        if (round == 2)
+            SHOW(syscall(SYS_connect, fd, &(struct sockaddr){.sa_family = AF_UNSPEC}, sizeof(struct sockaddr)));
         else SHOW(dissolve(fd));
         SHOW(recv(fd, in, 10, MSG_PEEK));
         SHOW(send(fd, "x", 1, MSG_NOSIGNAL));
@@ -608,8 +610,8 @@ static void polled_b(struct side *side) {
 }
 static void polled(void) { two_processes(AF_INET, polled_a, polled_b); }
 
-/* One of several names is closed while another thread, or a child, sleeps in a poll: by another name at first, by the very
- * one in the end. */
+/* One of several names is closed while another thread, or a child, sleeps in a poll: by another name at first, by the
+ * very one in the end. */
 struct poller {
     struct pollfd what;
     _Atomic pid_t task;

@@ -176,8 +176,8 @@ static void deaf_b(struct side *side) {
 }
 static void deaf(void) { two_processes(AF_INET, deaf_a, deaf_b); }
 
-/* A side that shuts down both ways lives on: what has come for it and what it has sent can still be read. Only bytes that
- * come afterwards are answered with a reset. */
+/* A side that shuts down both ways lives on: what has come for it and what it has sent can still be read. Only bytes
+ * that come afterwards are answered with a reset. */
 static void both_ways_a(struct side *side, bool polls) {
     int fd = side->fd;
     signal(SIGPIPE, SIG_IGN);
@@ -223,7 +223,8 @@ static void shut_in_turn(struct side *side) { both_ways_b(side, SHUT_RD, SHUT_WR
 static void both_ways_recv(void) { two_processes(AF_INET, both_ways_recv_a, shut_at_once); }
 static void both_ways_poll(void) { two_processes(AF_INET, both_ways_poll_a, shut_at_once); }
 static void both_ways_threads(void) { two_threads(AF_INET6, both_ways_poll_a, shut_in_turn); }
-/* The same the moment the first byte has come: what the other side has sent before it could know is answered by no reset. */
+/* The same the moment the first byte has come: what the other side has sent before it could know is answered by no
+ * reset. */
 enum { SHUT_DOWNS = 12 };
 static void shut_late_a(struct side *side) {
     for (int round = 0; round < SHUT_DOWNS; round++) {
@@ -580,8 +581,8 @@ static void reset_writer_b(struct side *side) {
 }
 static void reset_writer(void) { two_processes(AF_INET, reset_writer_a, reset_writer_b); }
 
-/* A reset that was told of by a receive, or by a poll, ends sends too, whichever way the directions go. The other side is
- * killed with linger 0. */
+/* A reset that was told of by a receive, or by a poll, ends sends too, whichever way the directions go. The other side
+ * is killed with linger 0. */
 static void refused_a(struct side *side) {
     signal(SIGPIPE, SIG_IGN);
     for (int i = 0; i < 4; i++) {
@@ -618,8 +619,8 @@ static void refused_b(struct side *side) {
 }
 static void refused(void) { two_processes(AF_INET, refused_a, refused_b); }
 
-/* Killed with everything read, when the other side has gone on to the kernel's path behind what was read last. A poll woke
- * for all of it. */
+/* Killed with everything read, when the other side has gone on to the kernel's path behind what was read last. A poll
+ * woke for all of it. */
 static void killed_behind_mark_a(struct side *side) {
     for (int i = 0; i < 4; i++) {
         struct epoll_event event = {.events = EPOLLIN};
@@ -696,7 +697,8 @@ static void reader_dies_b(struct side *side) {
 }
 static void reader_dies(void) { two_processes(AF_INET, reader_dies_a, reader_dies_b); }
 
-/* The error of a reset is told once, by whichever call comes first: a receive that has had something does not take it. */
+/* The error of a reset is told once, by whichever call comes first: a receive that has had something does not take
+ * it. */
 static void error_once_a(struct side *side) {
     signal(SIGPIPE, SIG_IGN);
     for (int i = 0; i < 4; i++) {
@@ -744,8 +746,8 @@ static void farewell_b(struct side *side) {
 }
 static void farewell(void) { two_processes(AF_INET, farewell_a, farewell_b); }
 
-/* A process is killed with something unread, and what it has sent is lost on its way in part: a reset, not an end, also if
- * more was sent behind that. */
+/* A process is killed with something unread, and what it has sent is lost on its way in part: a reset, not an end, also
+ * if more was sent behind that. */
 static _Atomic size_t *stuffed;
 static void lost_a(struct side *side) {
     hear(side);
@@ -778,7 +780,8 @@ static void lost(void) {
     two_processes(AF_INET, lost_a, lost_b);
 }
 
-/* One thread shuts down a direction while another sends: what that was told to be sent arrives, and nothing is sent later. */
+/* One thread shuts down a direction while another sends: what that was told to be sent arrives, and nothing is sent
+ * later. */
 struct talker {
     int fd, error;
     _Atomic uint64_t sent;

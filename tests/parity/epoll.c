@@ -376,7 +376,8 @@ static void edge_ends(struct side *side) {
 }
 static void edge_ends_processes(void) { two_processes(AF_INET, edge_ends, edge_ends); }
 
-/* A connection that is reported as readable is readable: programs such as wrk take EAGAIN after EPOLLIN for a broken connection. */
+/* A connection that is reported as readable is readable: programs such as wrk take EAGAIN after EPOLLIN for a broken
+ * connection. */
 static void truthful(struct side *side) {
     enum { CONNECTIONS = 8, MESSAGE = 12, ROUNDS = 6000 };
     int set = (int)MUST(epoll_create1(0)), fds[CONNECTIONS], received[CONNECTIONS] = {0}, done = 0, lies = 0;
@@ -442,8 +443,8 @@ static void edge_stdin_b(struct side *side) {
 }
 static void edge_stdin(void) { two_processes(AF_INET, edge_stdin_a, edge_stdin_b); }
 
-/* Sends until there is no room, and once more as soon as all was read, which the reader's kernel may not have acknowledged
- * yet. */
+/* Sends until there is no room, and once more as soon as all was read, which the reader's kernel may not have
+ * acknowledged yet. */
 enum { AT_ONCE_ROUNDS = 30 };
 static void at_once_a(struct side *side) {
     MUST(setsockopt(side->fd, SOL_SOCKET, SO_SNDBUF, &(int){8 * KIB}, sizeof(int)));
@@ -510,7 +511,8 @@ static void all_b(struct side *side) {
     int fd = another(side), small = 1;
     /* A connection with so small a buffer stays on the kernel path. */
     MUST(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)));
-    send_all(fd, "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789", 100);
+    send_all(fd, "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789",
+             100);
     tell(side);
     hear(side);
 }
@@ -521,7 +523,8 @@ const struct scenario scenarios[] = {
     {"edge", edge, 0},
     {"edge-threads", edge_threads, 0}, {"edge-out", edge_out, 0},     {"oneshot", oneshot, 0},
     {"oneshot-threads", oneshot_threads, 0}, {"control", control, 0}, {"gone", gone, 0},
-    {"truthful", truthful_processes, 0}, {"truthful-threads", truthful_threads, 0}, {"edge-ends", edge_ends_processes, 0},
+    {"truthful", truthful_processes, 0}, {"truthful-threads", truthful_threads, 0},
+    {"edge-ends", edge_ends_processes, 0},
     {"edge-stdin", edge_stdin, 0},
     {"at-once", at_once, 0},
     {"all-at-once", all_at_once, 0},

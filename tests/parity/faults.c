@@ -106,7 +106,8 @@ static void limits_a(struct side *side) {
     struct msghdr message = {.msg_iov = &negative, .msg_iovlen = 1};
     socklen_t size = (socklen_t)-1;
     for (size_t i = 0; i < COUNT(parts); i++) parts[i] = one;
-    for (size_t i = 0; i < COUNT(messages); i++) messages[i].msg_hdr = (struct msghdr){.msg_iov = &one, .msg_iovlen = 1};
+    for (size_t i = 0; i < COUNT(messages); i++)
+        messages[i].msg_hdr = (struct msghdr){.msg_iov = &one, .msg_iovlen = 1};
     hear(side);
     await_bytes(fd, 2000);
     SHOW(readv(fd, &negative, 1));

@@ -9,7 +9,8 @@
 
 _Thread_local char role = 'A';
 
-/* Begins anew behind a filter by which no connection finds its other end: the kernel says nothing of sockets (sock_diag). */
+/* Begins anew behind a filter by which no connection finds its other end: the kernel says nothing of sockets
+ * (sock_diag). */
 static void begin_unmet(char **arguments) {
     struct sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
                                  BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
@@ -272,8 +273,8 @@ size_t receive_all(int fd, void *bytes, size_t count) {
     return done;
 }
 
-/* Whether the other side's kernel was asked for room and had none. Before, a part of its window may be left that is too small for a
- * segment: after 200 ms that is filled, and there is room for one more here. */
+/* Whether the other side's kernel was asked for room and had none. Before, a part of its window may be left that is too
+ * small for a segment: after 200 ms that is filled, and there is room for one more here. */
 static bool has_asked_in_vain(int fd) {
     struct tcp_info about;
     socklen_t size = sizeof(about);

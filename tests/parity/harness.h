@@ -52,8 +52,8 @@ struct scenario {
 };
 extern const struct scenario scenarios[];
 
-/* Runs the two parts, B in a child process or in a thread. Each side's fd is closed when its part returns, whatever else
- * it opened is not. Ends when both have ended and says how B ended. */
+/* Runs the two parts, B in a child process or in a thread. Each side's fd is closed when its part returns, whatever
+ * else it opened is not. Ends when both have ended and says how B ended. */
 void two_processes(int family, part *a, part *b);
 void two_threads(int family, part *a, part *b);
 
@@ -101,7 +101,8 @@ size_t receive_all(int fd, void *bytes, size_t count);
 void echo_until_end(struct side *side);
 /* Takes a nonblocking socket to where a send would block; returns how much it took. */
 size_t stuff(int fd, uint64_t seed);
-/* The same of a socket whose other side has as much memory as window: no room comes any more. It takes half a second. */
+/* The same of a socket whose other side has as much memory as window: no room comes any more. It takes half a
+ * second. */
 size_t stuff_for_good(int fd, uint64_t seed);
 
 /* Conditions. */

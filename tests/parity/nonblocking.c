@@ -99,7 +99,8 @@ static void born(void) { two_processes(AF_INET, born_a, born_b); }
 
 /* O_NONBLOCK as it was made before the first call: by which descriptor and process, before and after connecting. */
 enum { BY_FCNTL, BY_IOCTL, BY_FLAG, BY_COPY, BY_CHILD, BY_VFORK, TAKEN_BACK, TAKEN_BACK_BY_IOCTL, BY_NOBODY, MAKERS };
-static const char *const MAKER[MAKERS] = {"fcntl", "ioctl", "flag", "copy", "child", "vfork", "taken back", "taken back by ioctl", "nobody"};
+static const char *const MAKER[MAKERS] = {
+    "fcntl", "ioctl", "flag", "copy", "child", "vfork", "taken back", "taken back by ioctl", "nobody"};
 static void make(int maker, int fd) {
     int on = 1, off = 0;
     if (maker == BY_FCNTL) MUST(fcntl(fd, F_SETFL, O_NONBLOCK));
@@ -117,7 +118,9 @@ static void make(int maker, int fd) {
     if (maker == TAKEN_BACK) MUST(fcntl(fd, F_SETFL, 0));
     if (maker == TAKEN_BACK_BY_IOCTL) MUST(ioctl(fd, FIONBIO, &off));
 }
-static int born_with(int maker) { return maker == BY_FLAG || maker == TAKEN_BACK || maker == TAKEN_BACK_BY_IOCTL ? SOCK_NONBLOCK : 0; }
+static int born_with(int maker) {
+    return maker == BY_FLAG || maker == TAKEN_BACK || maker == TAKEN_BACK_BY_IOCTL ? SOCK_NONBLOCK : 0;
+}
 static void first_call(struct side *side, int maker, int fd) {
     bool blocks = maker >= TAKEN_BACK;
     say("%s: flags %o", MAKER[maker], fcntl(fd, F_GETFL));
@@ -158,7 +161,8 @@ static void first_accepted_b(struct side *side) {
 static void first_accepted(void) { two_processes(AF_INET, first_accepted_a, first_accepted_b); }
 
 static void first_connected_a(struct side *side) {
-    for (int maker = 0; maker < MAKERS * 2; maker++) answer(side, maker % MAKERS, (int)MUST(accept(side->listener, NULL, NULL)));
+    for (int maker = 0; maker < MAKERS * 2; maker++)
+        answer(side, maker % MAKERS, (int)MUST(accept(side->listener, NULL, NULL)));
 }
 static void first_connected_b(struct side *side) {
     for (int round = 0; round < MAKERS * 2; round++) {

@@ -1,6 +1,6 @@
-/* Pointers to memory that is not there, or that cannot be written: calls on pipes, Unix sockets, datagram sockets, listeners
- * and TCP connections, in a process without a fast connection, beside one, and on one. Each call is made in a child, so that
- * one that kills is told as such. */
+/* Pointers to memory that is not there, or that cannot be written: calls on pipes, Unix sockets, datagram sockets,
+ * listeners and TCP connections, in a process without a fast connection, beside one, and on one. Each call is made in a
+ * child, so that one that kills is told as such. */
 #include "harness.h"
 
 #include <linux/aio_abi.h>
@@ -14,23 +14,23 @@
 
 static void *volatile bad;            /* cannot be read */
 static char *volatile constant;       /* a page that can be read */
-static char *volatile edge;           /* the end of a page that can be written; behind it lies one that cannot be read */
+static char *volatile edge; /* the end of a page that can be written; behind it lies one that cannot be read */
 static volatile int one = 1, none = 0; /* which the compiler does not know */
 static volatile nfds_t too_many = (nfds_t)1 << 30;
 static volatile int too_large = INT32_MAX;
 static char in[KIB];
 static const struct timespec soon = {0, 1000000};
 
-#define TRY(call)                                                                                                          \
-    do {                                                                                                                   \
-        pid_t child = (pid_t)MUST(fork());                                                                                 \
-        if (child == 0) {                                                                                                  \
-            alarm(10);                                                                                                     \
-            SHOW(call);                                                                                                    \
-            _exit(0);                                                                                                      \
-        }                                                                                                                  \
-        int status = ended(child);                                                                                         \
-        if (status != 0) say("%s ends with %d", #call, status);                                                            \
+#define TRY(call) \
+    do { \
+        pid_t child = (pid_t)MUST(fork()); \
+        if (child == 0) { \
+            alarm(10); \
+            SHOW(call); \
+            _exit(0); \
+        } \
+        int status = ended(child); \
+        if (status != 0) say("%s ends with %d", #call, status); \
     } while (0)
 
 static void prepare(void) {
@@ -245,8 +245,8 @@ static void receives(int fd) {
 /* Options and the like */
 
 static void options(int fd) {
-    static const int of_socket[] = {SO_LINGER, SO_RCVTIMEO, SO_RCVLOWAT, SO_OOBINLINE, SO_SNDBUF, SO_RCVBUF, SO_TIMESTAMP, SO_TIMESTAMPING,
-                                    SO_PEEK_OFF, SO_ATTACH_FILTER};
+    static const int of_socket[] = {SO_LINGER, SO_RCVTIMEO,  SO_RCVLOWAT,     SO_OOBINLINE, SO_SNDBUF,
+                                    SO_RCVBUF, SO_TIMESTAMP, SO_TIMESTAMPING, SO_PEEK_OFF,  SO_ATTACH_FILTER};
     static const int of_tcp[] = {TCP_NODELAY, TCP_CORK, TCP_INQ, TCP_ULP, TCP_REPAIR};
     int value = 1;
     socklen_t size = sizeof(value);
@@ -283,7 +283,8 @@ static void options(int fd) {
 static void requests(int fd) {
     aio_context_t context = 0;
     struct io_event event;
-    struct iocb write = {.aio_fildes = (uint32_t)fd, .aio_lio_opcode = IOCB_CMD_PWRITE, .aio_buf = (uintptr_t)in, .aio_nbytes = 1};
+    struct iocb write = {
+        .aio_fildes = (uint32_t)fd, .aio_lio_opcode = IOCB_CMD_PWRITE, .aio_buf = (uintptr_t)in, .aio_nbytes = 1};
     struct iocb *list[] = {&write, bad}, *first[] = {bad}, **last = (struct iocb **)edge - 1;
     *last = &write;
     MUST(syscall(SYS_io_setup, 4, &context));
@@ -328,7 +329,8 @@ static void passes(int fd) {
 
 /* Programs that are executed; none of these calls comes so far. */
 static void executes(int fd) {
-    char *arguments[] = {"true", NULL}, *environment[] = {"A=1", NULL}, *of_bad[] = {bad, NULL}, **last = (char **)edge - 1;
+    char *arguments[] = {"true", NULL}, *environment[] = {"A=1", NULL}, *of_bad[] = {bad, NULL},
+         **last = (char **)edge - 1;
     char *open_ended = edge - 3;
     char *of_open_ended[] = {open_ended, NULL};
     pid_t spawned;
@@ -355,14 +357,16 @@ typedef void cases(int fd);
 static void on_each(cases *what, bool with_pipe) {
     struct sockaddr_storage address;
     int unix_sockets[2], pipes[2];
-    int listener = listen_on(AF_INET, &address), slow = connect_to(&address), other = (int)MUST(accept(listener, NULL, NULL));
+    int listener = listen_on(AF_INET, &address), slow = connect_to(&address),
+        other = (int)MUST(accept(listener, NULL, NULL));
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_sockets));
     MUST(pipe(pipes));
     struct {
         const char *name;
         int fd;
-    } kinds[] = {{"Unix", unix_sockets[0]}, {"datagram", (int)MUST(socket(AF_INET, SOCK_DGRAM, 0))}, {"listener", listener},
-                 {"slow", slow}, {"fresh", (int)MUST(socket(AF_INET, SOCK_STREAM, 0))}, {"pipe", pipes[0]}};
+    } kinds[] = {{"Unix", unix_sockets[0]}, {"datagram", (int)MUST(socket(AF_INET, SOCK_DGRAM, 0))},
+                 {"listener", listener}, {"slow", slow}, {"fresh", (int)MUST(socket(AF_INET, SOCK_STREAM, 0))},
+                 {"pipe", pipes[0]}};
     for (size_t i = 0; i < COUNT(kinds) - !with_pipe; i++) {
         say("%s", kinds[i].name);
         set_nonblocking(kinds[i].fd, true);
@@ -443,8 +447,8 @@ static void requests_b(struct side *side) {
 }
 static void requests_fast(void) { two_processes(AF_INET, requests_a, requests_b); }
 
-/* Events that epoll_wait could not write come with the next call: an edge, and a registration for one event. It comes to a thread that
- * sleeps, or is there already. */
+/* Events that epoll_wait could not write come with the next call: an edge, and a registration for one event. It comes
+ * to a thread that sleeps, or is there already. */
 static const uint32_t registrations[] = {EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLONESHOT};
 static void told_later_a(struct side *side) {
     prepare();

@@ -93,8 +93,8 @@ static void loader_locked_b(struct side *side) {
 }
 static void loader_locked(void) { two_processes(AF_INET, loader_locked_a, loader_locked_b); }
 
-/* A child shuts its parent's connection down while the parent sleeps on an edge-triggered set, which has told of what lies
- * unread: it tells of that once more. */
+/* A child shuts its parent's connection down while the parent sleeps on an edge-triggered set, which has told of what
+ * lies unread: it tells of that once more. */
 static const int directions[] = {SHUT_WR, SHUT_RD, SHUT_RDWR};
 static void shut_by_child_a(struct side *side) {
     for (size_t i = 0; i < COUNT(directions); i++) {
@@ -147,14 +147,15 @@ static void handed(void) { two_processes(AF_INET, handed_a, echo_until_end); }
 
 /* A word that processes share. */
 static atomic_int *shared_word(void) {
-    return (atomic_int *)MUST(mmap(NULL, sizeof(atomic_int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    return (atomic_int *)MUST(
+        mmap(NULL, sizeof(atomic_int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
 }
 static void await_word(atomic_int *word, int value) {
     while (atomic_load(word) < value) nap_ms(1);
 }
 
-/* Every other way to fork. The parent closes before the child has made any call on the connection: the child goes on, and
- * the end comes when it ends. */
+/* Every other way to fork. The parent closes before the child has made any call on the connection: the child goes on,
+ * and the end comes when it ends. */
 enum { BY_FORKPTY, BY_CLONE, BY_SYSCALL, BY_SYSCALL_CLONE, WAYS };
 static atomic_int *closed;
 static int go_on(void *argument) {
@@ -309,8 +310,8 @@ static void split_a(struct side *side) {
 }
 static void split(void) { two_processes(AF_INET, split_a, echo_until_end); }
 
-/* Threads make connections, use them and close them, while another forks children that close what they inherit, or leave
- * that to their end. */
+/* Threads make connections, use them and close them, while another forks children that close what they inherit, or
+ * leave that to their end. */
 enum { LANES = 3, TURNS = 100, MESSAGES = 30 };
 static atomic_int lanes_left;
 static void *serve_one(void *argument) {
@@ -476,8 +477,8 @@ static void ahead_user(struct side *side) {
 }
 static void exec_cat_ahead(void) { two_processes(AF_INET, ahead_user, exec_unread); }
 
-/* Executions that fail, and a program that reads nothing of what it is given, while more lies unread than a ring holds: it can all
- * be read afterwards. */
+/* Executions that fail, and a program that reads nothing of what it is given, while more lies unread than a ring holds:
+ * it can all be read afterwards. */
 static long *amount;
 static void much_unread(struct side *side) {
     char *arguments[] = {"true", NULL}, *none[] = {NULL};
@@ -495,7 +496,8 @@ static void much_unread(struct side *side) {
     tell(side);
     long at = 0, got, wrong = -1;
     while ((got = recv(side->fd, in, 50000, 0)) > 0) {
-        if (wrong == -1 && differs(in, (size_t)got, 5, (uint64_t)at) != -1) wrong = at + differs(in, (size_t)got, 5, (uint64_t)at);
+        if (wrong == -1 && differs(in, (size_t)got, 5, (uint64_t)at) != -1)
+            wrong = at + differs(in, (size_t)got, 5, (uint64_t)at);
         at += got;
     }
     say("first difference %ld, end %ld, missing %ld", wrong, got, *amount - at);
@@ -722,7 +724,8 @@ static void shells_b(struct side *side) {
 }
 static void shells(void) { two_processes(AF_INET, shells_a, shells_b); }
 
-/* Results of popen, pclose, fclose and system, which are not libc's own here; and a thread is cancelled inside system. */
+/* Results of popen, pclose, fclose and system, which are not libc's own here; and a thread is cancelled inside
+ * system. */
 static void *sleep_in_shell(void *argument) {
     (void)argument;
     if (system("exec sleep 100") == -1) fail("system");
@@ -887,7 +890,8 @@ static int to_door_of(int number) {
     return channel;
 }
 
-/* The scenario whose image the child becomes first, where it has a connection of its own before it is given this one. */
+/* The scenario whose image the child becomes first, where it has a connection of its own before it is given this
+ * one. */
 static const char *apart;
 static bool apart_comes; /* and makes the channel itself */
 static bool apart_from_all; /* and does not load what this one may have been made to load */
@@ -1080,8 +1084,8 @@ static void passed_number_a(struct side *side) {
 }
 static void passed_number(void) { two_processes(AF_INET, passed_number_a, echo_until_end); }
 
-/* Two connections that an image was handed share memory: it stays when one of them is closed, and new ones need memory of their
- * own more than a second later. */
+/* Two connections that an image was handed share memory: it stays when one of them is closed, and new ones need memory
+ * of their own more than a second later. */
 enum { HANDED = 3, LATER = 6 };
 static void close_one(int one, int other, int listener, int turn) {
     ask("one", one, 200, 1);
@@ -1121,7 +1125,8 @@ static void exec_two(void) {
     else two_processes(AF_INET, exec_two_a, exec_two_b);
 }
 
-/* The end of a child, of which no handler hears, ends no sleep of another thread, whatever its parent is in the middle of. */
+/* The end of a child, of which no handler hears, ends no sleep of another thread, whatever its parent is in the middle
+ * of. */
 struct pairs {
     int fd;
     atomic_int task, whole, count;
@@ -1177,7 +1182,8 @@ static void child_ends_a(struct side *side) {
 }
 static void child_ends(void) { two_processes(AF_INET, child_ends_a, echo_until_end); }
 
-/* The first call of a new owner on a connection with unread bytes only asks for something, or changes how it goes on. */
+/* The first call of a new owner on a connection with unread bytes only asks for something, or changes how it goes
+ * on. */
 enum { BY_POLL, BY_SELECT, BY_EPOLL, BY_COUNT, BY_BLOCKING, FIRSTS };
 static void own(int fd, int first, int turn) {
     struct epoll_event event = {.events = EPOLLIN};
@@ -1295,7 +1301,8 @@ static void passed_away(void) {
     else two_processes(AF_INET, passed_away_a, echo_until_end);
 }
 
-/* It is given to two takers, one after the other, and before either comes for it an image that is executed has it too. */
+/* It is given to two takers, one after the other, and before either comes for it an image that is executed has it
+ * too. */
 static pid_t taker(struct side *side, char name, int channel, atomic_int *turn, int mine) {
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
@@ -1390,8 +1397,8 @@ static void exec_fresh(void) {
     ask("the new image", taken[0], 3000, 2);
 }
 
-/* The image that this child executes is held before its first instruction, until its parent, which awaits that, lets it go
- * on. */
+/* The image that this child executes is held before its first instruction, until its parent, which awaits that, lets it
+ * go on. */
 static void execute_held(const char *scenario, int a, int b, int c, int d) {
     MUST(ptrace(PTRACE_TRACEME, 0, NULL, NULL));
     execute_itself(scenario, a, b, c, d);
@@ -1403,7 +1410,8 @@ static void await_held(pid_t child) {
 }
 static void let_go_on(pid_t child) { MUST(ptrace(PTRACE_DETACH, child, NULL, NULL)); }
 
-/* A connection that is handed on by exec goes to kernel TCP for good before the new image has begun: it does for both. */
+/* A connection that is handed on by exec goes to kernel TCP for good before the new image has begun: it does for
+ * both. */
 static void exec_pinned_a(struct side *side) {
     int pipe_ends[2], fd = (int)MUST(accept(side->listener, NULL, NULL));
     pid_t child = (pid_t)MUST(fork());
@@ -1548,8 +1556,8 @@ static void exec_both(void) {
     else two_processes(AF_INET, exec_both_a, do_nothing);
 }
 
-/* An image that is handed a connection under two numbers, with bytes unread, and has no process beside it: they stay one
- * connection. */
+/* An image that is handed a connection under two numbers, with bytes unread, and has no process beside it: they stay
+ * one connection. */
 static void exec_numbers_a(struct side *side) {
     fill(out, 1000, 1, 0);
     send_all(side->fd, out, 1000);
@@ -1616,7 +1624,8 @@ static void exec_set_by(part *a) {
 static void exec_set(void) { exec_set_by(exec_set_level_a); }
 static void exec_set_edge(void) { exec_set_by(exec_set_edge_a); }
 
-/* An image takes over a connection that is on kernel TCP for good, and whose other end has sent its last and is gone. */
+/* An image takes over a connection that is on kernel TCP for good, and whose other end has sent its last and is
+ * gone. */
 static void exec_over_a(struct side *side) {
     int channel[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
@@ -1650,7 +1659,8 @@ static void exec_over(void) {
     else two_processes(AF_INET, exec_over_a, exec_over_b);
 }
 
-/* An image gets a connection that was not used yet, and gives it to a child, which uses it; the image goes on itself. */
+/* An image gets a connection that was not used yet, and gives it to a child, which uses it; the image goes on
+ * itself. */
 static void use_it(int fd, int channel) {
     (void)channel;
     warm(fd, true);
@@ -1688,8 +1698,8 @@ static int in_vfork(const char *path, char **arguments, char **environment, int 
     return ended(child);
 }
 
-/* A child of vfork executes with a busy connection in the place of one that was not used yet; the second round's program
- * does not load what this one may have been made to load. The old owner then uses both. */
+/* A child of vfork executes with a busy connection in the place of one that was not used yet; the second round's
+ * program does not load what this one may have been made to load. The old owner then uses both. */
 static void vfork_dup_a(struct side *side) {
     for (int round = 0; round < 2; round++) {
         int young = (int)MUST(accept(side->listener, NULL, NULL)), busy = another(side);
@@ -1820,7 +1830,8 @@ static void not_begun_b(struct side *side) {
 }
 static void not_begun(void) { two_processes(AF_INET, not_begun_a, not_begun_b); }
 
-/* Code that runs after the destructors of a process reads unread bytes, and sends, on its connection; at quick_exit, too. */
+/* Code that runs after the destructors of a process reads unread bytes, and sends, on its connection; at quick_exit,
+ * too. */
 static int last_fd = -1;
 static void use_last(void) {
     SHOW(recv(last_fd, in, 3, 0));
@@ -1956,11 +1967,12 @@ static void end_executed(void) {
     else two_processes(AF_INET, end_executed_a, end_b);
 }
 
-/* The reader's descriptor becomes its standard input with bytes unread, and a process that looks at the other end is killed:
- * before and after each of its system calls in turn, each time on another connection. The reader gets every byte once,
- * whether the other end sends on or awaits the answer. */
+/* The reader's descriptor becomes its standard input with bytes unread, and a process that looks at the other end is
+ * killed: before and after each of its system calls in turn, each time on another connection. The reader gets every
+ * byte once, whether the other end sends on or awaits the answer. */
 enum { LEFT_UNREAD = 20000, SENT_ON = 1000 };
-/* Lets the child, which has stopped, go on to its stop number `stop`, and kills it there; false if it has ended before. */
+/* Lets the child, which has stopped, go on to its stop number `stop`, and kills it there; false if it has ended
+ * before. */
 static bool is_killed_at(pid_t child, int stop) {
     int status;
     MUST(waitpid(child, &status, 0));
@@ -2149,21 +2161,29 @@ static void exec_told(void) {
 }
 
 const struct scenario scenarios[] = {
-    {"forks", forks, 0},         {"loader-locked", loader_locked, 0}, {"shut-by-child", shut_by_child, 0}, {"handed", handed, 0},                 {"per-child", per_child, 0},
+    {"forks", forks, 0}, {"loader-locked", loader_locked, 0}, {"shut-by-child", shut_by_child, 0},
+    {"handed", handed, 0}, {"per-child", per_child, 0},
     {"split", split, 0},         {"beside-threads", beside_threads, 0},
     {"bystanders", bystanders, 0},         {"exec-cat", exec_cat, 0},
-    {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},
-    {"exec-cat-fresh", exec_cat_fresh, 0}, {"exec-fails", exec_fails, 0}, {"stdin-both", stdin_both, 0}, {"stdin-mute", stdin_mute, 0},
+    {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0},
+    {"exec-cat-ahead", exec_cat_ahead, 0},
+    {"exec-cat-fresh", exec_cat_fresh, 0}, {"exec-fails", exec_fails, 0}, {"stdin-both", stdin_both, 0},
+    {"stdin-mute", stdin_mute, 0},
     {"stdin-much", stdin_much, 0}, {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
     {"passed-among", passed_among, 0},
-    {"passed-half", passed_half, 0}, {"passed-on", passed_on, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0}, {"child-ends", child_ends, 0},
+    {"passed-half", passed_half, 0}, {"passed-on", passed_on, 0}, {"passed-over", passed_over, 0},
+    {"exec-asks", exec_asks, 0}, {"child-ends", child_ends, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
-    {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"exec-over", exec_over, 0}, {"exec-passed", exec_passed, 0},
+    {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0},
+    {"exec-over", exec_over, 0}, {"exec-passed", exec_passed, 0},
     {"exec-set", exec_set, 0}, {"exec-set-edge", exec_set_edge, 0},
     {"exec-pinned", exec_pinned, 0}, {"exec-both", exec_both, 0},
-    {"exec-left", exec_left, 0}, {"child-left", child_left, 0}, {"end-killed", end_killed, 0}, {"end-gone", end_gone, 0},
+    {"exec-left", exec_left, 0}, {"child-left", child_left, 0}, {"end-killed", end_killed, 0},
+    {"end-gone", end_gone, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
-    {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"vfork-number", vfork_number, 0}, {"exec-path", exec_path, 0}, {"exec-told", exec_told, 0}, {"not-given", not_given, 0},
+    {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0},
+    {"vfork-number", vfork_number, 0}, {"exec-path", exec_path, 0}, {"exec-told", exec_told, 0},
+    {"not-given", not_given, 0},
     {"not-begun", not_begun, 0},
     {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0},
     {"passed-self", passed_self, 0},

@@ -51,7 +51,8 @@ static void by_select(int fd) {
 }
 static void in_set(uint32_t wanted) {
     struct epoll_event it;
-    if (epoll_wait(set, &it, 1, -1) != 1 || !(it.events & wanted) || it.events & (EPOLLERR | EPOLLHUP)) fail("epoll_wait");
+    if (epoll_wait(set, &it, 1, -1) != 1 || !(it.events & wanted) || it.events & (EPOLLERR | EPOLLHUP))
+        fail("epoll_wait");
 }
 static void by_epoll(int fd) {
     (void)fd;
@@ -243,8 +244,8 @@ static void answers(void) { stuck(ANSWERS); }
 static void is_killed(void) { stuck(IS_KILLED); }
 static void rests(void) { stuck(RESTS); }
 
-/* Things that a program may do between a send that is refused and its wait for room. After each, it learns of room, unless it
- * was told by its own set meanwhile. */
+/* Things that a program may do between a send that is refused and its wait for room. After each, it learns of room,
+ * unless it was told by its own set meanwhile. */
 static bool was_told;
 static void looks_first(int fd) {
     (void)fd;
@@ -372,7 +373,8 @@ static void one_by_one(struct side *side) {
 }
 static void pieces(void) { two_processes(AF_INET, one_by_one, reader); }
 
-/* A program that only sends, and waits by a poll or select for room alone: what it is told to have room for is taken whole. */
+/* A program that only sends, and waits by a poll or select for room alone: what it is told to have room for is taken
+ * whole. */
 enum { LARGE = 100 * KIB };
 static void by_poll_for_room(int fd) {
     struct pollfd it = {fd, POLLOUT, 0};
@@ -467,18 +469,21 @@ static void ahead_edge(void) { ahead(set_says, EPOLLIN | EPOLLOUT | EPOLLET); }
 
 const struct scenario scenarios[] = {
     {"polls", polls, 0},       {"ppolls", ppolls, 0},         {"polls-many", polls_many, 0}, {"selects", selects, 0},
-    {"level", level, 0},       {"changes", changes, 0},       {"edge", edge, 0},             {"edge-of-room", edge_of_room, 0},
-    {"one-shot", one_shot, 0}, {"inner", inner, 0},           {"inner-edge", inner_edge, 0}, {"polled-set", polled_set, 0},
+    {"level", level, 0}, {"changes", changes, 0}, {"edge", edge, 0}, {"edge-of-room", edge_of_room, 0},
+    {"one-shot", one_shot, 0}, {"inner", inner, 0}, {"inner-edge", inner_edge, 0}, {"polled-set", polled_set, 0},
     {"crew-level", crew_level, 0}, {"crew-edge", crew_edge, 0},
     {"answers", answers, 0},   {"is-killed", is_killed, 0},   {"rests", rests, 0},           {"pieces", pieces, 0},
     {"poll-level", asks_by_poll_level, 0}, {"poll-edge", asks_by_poll_edge, 0},
-    {"select-level", asks_by_select_level, 0}, {"select-edge", asks_by_select_edge, 0}, {"number-edge", asks_by_number_edge, 0},
-    {"other-level", asks_another_set_level, 0}, {"other-edge", asks_another_set_edge, 0}, {"outer-level", asks_outer_set_level, 0},
+    {"select-level", asks_by_select_level, 0}, {"select-edge", asks_by_select_edge, 0},
+    {"number-edge", asks_by_number_edge, 0},
+    {"other-level", asks_another_set_level, 0}, {"other-edge", asks_another_set_edge, 0},
+    {"outer-level", asks_outer_set_level, 0},
     {"less-level", asks_for_less_level, 0}, {"less-edge", asks_for_less_edge, 0},
     {"anew-level", asks_anew_level, 0}, {"anew-edge", asks_anew_edge, 0},
     {"forks-level", forks_level, 0}, {"forks-edge", forks_edge, 0}, {"looks-level", looks_first_level, 0},
     {"heir-level", by_an_heir_level, 0}, {"heir-edge", by_an_heir_edge, 0},
     {"kernel-level", by_kernel_level, 0}, {"kernel-edge", by_kernel_edge, 0},
-    {"ahead-poll", ahead_poll, 0}, {"ahead-select", ahead_select, 0}, {"ahead-level", ahead_level, 0}, {"ahead-edge", ahead_edge, 0},
+    {"ahead-poll", ahead_poll, 0}, {"ahead-select", ahead_select, 0}, {"ahead-level", ahead_level, 0},
+    {"ahead-edge", ahead_edge, 0},
     {"only-polls", only_polls, 0}, {"only-selects", only_selects, 0}, {0},
 };

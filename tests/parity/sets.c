@@ -1,4 +1,5 @@
-/* Many epoll sets, many descriptors: nesting, sharing, exclusive waiters, duplicates, fairness, other kinds of files. */
+/* Many epoll sets, many descriptors: nesting, sharing, exclusive waiters, duplicates, fairness, other kinds of
+ * files. */
 #include "harness.h"
 
 #include <spawn.h>
@@ -31,8 +32,8 @@ static void report(const char *when, int set, int timeout) {
     say("%s: %d%s", when, count, text);
 }
 
-/* The same until `sockets` sockets have been told: not within one call. A set in which some are on the fast path tells of
- * those first, and asks the kernel for the others by the clock. */
+/* The same until `sockets` sockets have been told: not within one call. A set in which some are on the fast path tells
+ * of those first, and asks the kernel for the others by the clock. */
 static void report_all(const char *when, int set, int sockets) {
     uint32_t told[64] = {0};
     char text[400] = "";
@@ -145,7 +146,8 @@ static void several_a(struct side *side) {
 }
 static void several(void) { two_processes(AF_INET, several_a, ten_when_told); }
 
-/* A registration that was changed just before its descriptor is closed goes on as changed while the socket has another. */
+/* A registration that was changed just before its descriptor is closed goes on as changed while the socket has
+ * another. */
 static void close_changed(struct side *side, uint32_t before, uint32_t after) {
     int set = (int)MUST(epoll_create1(0)), twin = (int)MUST(dup(side->fd));
     struct epoll_event event = {.events = after, .data.u64 = 1};
@@ -296,7 +298,8 @@ static void exclusive(void) { two_processes(AF_INET, exclusive_a, ten_when_told)
 static void one_set(void) { two_processes(AF_INET, one_set_a, ten_when_told); }
 static void each_set(void) { two_processes(AF_INET, each_set_a, ten_when_told); }
 
-/* A connection that never stops being ready does not hide a pipe, an eventfd, a timer, a listener or another connection. */
+/* A connection that never stops being ready does not hide a pipe, an eventfd, a timer, a listener or another
+ * connection. */
 static void starving_a(struct side *side) {
     int set = (int)MUST(epoll_create1(0)), second = another(side), pipes[2], event = eventfd(0, EFD_NONBLOCK),
         timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
@@ -599,8 +602,9 @@ static void inherited_a(struct side *side) {
 }
 static void inherited(void) { two_processes(AF_INET, inherited_a, ten_when_told); }
 
-/* A registration is changed, and then again beside a child that has closed the socket, or waited for it: what the child does
- * leaves the parent's registration alone. The kernel knows of the first change by then, so that another program does. */
+/* A registration is changed, and then again beside a child that has closed the socket, or waited for it: what the child
+ * does leaves the parent's registration alone. The kernel knows of the first change by then, so that another program
+ * does. */
 static unsigned as_a_program_sees(int set) {
     char command[100], events[20] = "";
     int ends[2], status = 0;
@@ -871,7 +875,8 @@ static void nested_read_a(struct side *side) {
 }
 static void nested_read(void) { two_processes(AF_INET, nested_read_a, ten_when_told); }
 
-/* Several sockets and a pipe are registered with the same data: each is told, and none uses up another's registration. */
+/* Several sockets and a pipe are registered with the same data: each is told, and none uses up another's
+ * registration. */
 static void same_data_a(struct side *side) {
     static const uint32_t kinds[] = {0, EPOLLET, EPOLLONESHOT, EPOLLET | EPOLLONESHOT};
     for (size_t i = 0; i < COUNT(kinds); i++) {
@@ -934,7 +939,8 @@ static void changed_below_a(struct side *side) {
 static void idle_b(struct side *side) { SHOW(recv(side->fd, in, 1, 0)); }
 static void changed_below(void) { two_processes(AF_INET, changed_below_a, idle_b); }
 
-/* A thread polls a set; another waits on it, takes what comes first and goes its own way. What comes next wakes the first. */
+/* A thread polls a set; another waits on it, takes what comes first and goes its own way. What comes next wakes the
+ * first. */
 struct onlooker {
     int set, fd;
     void (*look)(struct onlooker *onlooker);
@@ -1334,6 +1340,31 @@ static void closed_asleep_a(struct side *side) {
 }
 static void closed_asleep(void) { two_processes(AF_INET, closed_asleep_a, ten_when_told); }
 
+/* The only descriptor of a set is closed under a sleeper, and its number is another set's at once, which has a
+ * socket of its own: the sleeper is told of the first set's events alone. */
+static void reused_asleep(void) {
+    struct sockaddr_storage address;
+    int listener = listen_on(AF_INET, &address), set = (int)MUST(epoll_create1(0));
+    int first = connect_to(&address), first_end = (int)MUST(accept(listener, NULL, NULL));
+    int second = connect_to(&address), second_end = (int)MUST(accept(listener, NULL, NULL));
+    add(set, first, EPOLLIN, 1);
+    struct asleep asleep = {.set = set};
+    pthread_t thread;
+    start_thread(&thread, sleep_on_set, &asleep);
+    while (!asleep.thread) nap_ms(1);
+    await_asleep(asleep.thread);
+    MUST(close(set));
+    int again = (int)MUST(epoll_create1(0));
+    add(again, second, EPOLLIN, 2);
+    say("the same number: %d", again == set);
+    MUST(send(second_end, "no", 2, 0));
+    MUST(send(first_end, "yes", 3, 0));
+    pthread_join(thread, NULL);
+    say("woken: %d %d:%x", asleep.count, (int)asleep.event.data.u64, asleep.event.events);
+    report("the other set", again, 1000);
+    for (int i = 0; i < 6; i++) MUST(close((int[]){again, first, first_end, second, second_end, listener}[i]));
+}
+
 const struct scenario scenarios[] = {
     {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
     {"close-out", close_out, 0}, {"close-in", close_in, 0},             {"close-none", close_none, 0},
@@ -1342,8 +1373,9 @@ const struct scenario scenarios[] = {
     {"armed-once", armed_once, 0},
     {"armed-edge", armed_edge, 0},
     {"exclusive", exclusive, 0}, {"one-set", one_set, 0},               {"each-set", each_set, 0},
-    {"starving", starving, 0},   {"fair", fair, 0},                     {"changed", changed, 0}, {"changed-twice", changed_twice, 0},
-    {"inherited", inherited, 0}, {"heir", heir, 0}, {"passers-by", passers_by, 0}, {"two-sets", two_sets, 0},             {"crew", crew, 0},
+    {"starving", starving, 0}, {"fair", fair, 0}, {"changed", changed, 0}, {"changed-twice", changed_twice, 0},
+    {"inherited", inherited, 0}, {"heir", heir, 0}, {"passers-by", passers_by, 0}, {"two-sets", two_sets, 0},
+    {"crew", crew, 0},
     {"beside-set", beside_set, 0}, {"beside-poll", beside_poll, 0},
     {"siblings", siblings, 0},   {"changed-beside", changed_beside, 0}, {"changed-ends", changed_ends, 0},
     {"removed", removed, 0},     {"muted", muted, 0},                   {"nested-early", nested_early, 0},
@@ -1353,6 +1385,6 @@ const struct scenario scenarios[] = {
     {"stuffed-nested", stuffed_nested, 0}, {"nested-many", nested_many, 0},
     {"copies", copies, 0},       {"one-shots", one_shots, 0},
     {"closed-together", closed_together, 0}, {"reused", reused, 0}, {"alike", alike, 0},
-    {"closed-asleep", closed_asleep, 0},
+    {"closed-asleep", closed_asleep, 0}, {"reused-asleep", reused_asleep, 0},
     {0},
 };

@@ -163,7 +163,8 @@ static void sending_b(struct side *side) {
 }
 static void sending(void) { two_processes(AF_INET, sending_a, sending_b); }
 
-/* A signal that comes in the middle of a large send, which need not sleep just then, ends it at the latest when it would. */
+/* A signal that comes in the middle of a large send, which need not sleep just then, ends it at the latest when it
+ * would. */
 enum { MIDWAYS = 12 };
 static void midway_a(struct side *side) {
     size_t size = 64 * MIB;
@@ -187,7 +188,9 @@ static void midway_b(struct side *side) {
         while (got < enough);
         kill(getppid(), SIGUSR1);
         if (MUST(read(side->turn, &part, sizeof(part))) != sizeof(part)) fail("part");
-        while (got < part) got += MUST(recv(side->fd, bytes, (size_t)(part - got) < sizeof(bytes) ? (size_t)(part - got) : sizeof(bytes), 0));
+        while (got < part)
+            got += MUST(
+                recv(side->fd, bytes, (size_t)(part - got) < sizeof(bytes) ? (size_t)(part - got) : sizeof(bytes), 0));
     }
 }
 static void midway(void) { two_processes(AF_INET, midway_a, midway_b); }
@@ -236,7 +239,8 @@ static void masks_a(struct side *side) {
 }
 static void masks(void) { two_processes(AF_INET, masks_a, signaller); }
 
-/* A pending signal that the mask lets in, by timeout: no time, hardly any, some; with nothing to read and with bytes. */
+/* A pending signal that the mask lets in, by timeout: no time, hardly any, some; with nothing to read and with
+ * bytes. */
 static void masks_timeout_a(struct side *side) {
     int fd = side->fd, set = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN};
@@ -344,9 +348,10 @@ static void stealing_b(struct side *side) {
 }
 static void stealing(void) { two_processes(AF_INET, stealing_a, stealing_b); }
 
-/* A handler that receives what has come, or comes, for the receive in which its thread sleeps; that goes on to sleep, and is
- * woken by what comes next, or has what the handler has left. */
-static const char *ways[] = {"all", "a part", "all, waiting", "a part, waiting", "a look", "poll", "all there is", "epoll"};
+/* A handler that receives what has come, or comes, for the receive in which its thread sleeps; that goes on to sleep,
+ * and is woken by what comes next, or has what the handler has left. */
+static const char *ways[] = {"all",    "a part", "all, waiting", "a part, waiting",
+                             "a look", "poll",   "all there is", "epoll"};
 static int handler_turn, handler_set;
 static void take_away(int number) {
     (void)number;
@@ -825,9 +830,10 @@ static void crowded_b(struct side *side) {
 static void crowded(void) { two_processes(AF_INET, crowded_a, crowded_b); }
 
 const struct scenario scenarios[] = {
-    {"interrupted", interrupted, 0}, {"restarted", restarted, 0}, {"sending", sending, 0}, {"midway", midway, 0}, {"masks", masks, 0},
+    {"interrupted", interrupted, 0}, {"restarted", restarted, 0}, {"sending", sending, 0}, {"midway", midway, 0},
+    {"masks", masks, 0},
     {"masks-timeout", masks_timeout, 0},
-    {"talking", talking, 0},         {"stealing", stealing, 0},   {"storm", storm_count, 0}, {"storm-talk", storm_talk, 0},
+    {"talking", talking, 0}, {"stealing", stealing, 0}, {"storm", storm_count, 0}, {"storm-talk", storm_talk, 0},
     {"taken-away", taken_away, 0},   {"looked-beside", looked_beside, 0},
     {"torn", torn, 0},
     {"meddling", meddling, 0},       {"growing", growing, 0}, {"crowded", crowded, 0},

@@ -271,8 +271,8 @@ static int unused(struct side *side) {
     return connect_to(&side->address);
 }
 
-/* Closed under threads that sleep in recv, each time of another kind, and the number is another connection's at once. What
- * is sent afterwards they receive, nothing of the other connection, and then the other side sees the end. */
+/* Closed under threads that sleep in recv, each time of another kind, and the number is another connection's at once.
+ * What is sent afterwards they receive, nothing of the other connection, and then the other side sees the end. */
 static int close_under(struct side *side, struct helper *sleeper, void *(*body)(void *), int count) {
     for (int i = 0; i < count; i++) begin(&sleeper[i], side, 'C', body);
     for (int i = 0; i < count; i++) await_asleep(sleeper[i].task);
@@ -375,7 +375,8 @@ static void closed_whole(void) { two_processes(AF_INET, closed_whole_a, close_un
 static void closed_look_a(struct side *side) { close_under_a(side, look, 1, "111"); }
 static void closed_look(void) { two_processes(AF_INET, closed_look_a, close_under_b); }
 
-/* Closed under a thread that sleeps in recv and is then cancelled, or the other way round: the other side sees the end. */
+/* Closed under a thread that sleeps in recv and is then cancelled, or the other way round: the other side sees the
+ * end. */
 static void *cancelled_recv(void *argument) {
     struct side *side = introduce(argument);
     recv(side->fd, in, 10, 0);
@@ -460,8 +461,8 @@ static void closed_range_b(struct side *side) {
 }
 static void closed_range(void) { two_processes(AF_INET, closed_range_a, closed_range_b); }
 
-/* Closed under a thread that sleeps in recv, and then every number from there on given to something else, or closed one by
- * one, as daemons do. The thread receives what comes, and the numbers are what they were made. */
+/* Closed under a thread that sleeps in recv, and then every number from there on given to something else, or closed one
+ * by one, as daemons do. The thread receives what comes, and the numbers are what they were made. */
 static void closed_taken_a(struct side *side) {
     struct helper sleeper;
     struct side other = *side;
@@ -472,12 +473,14 @@ static void closed_taken_a(struct side *side) {
     int last = other.fd, null = (int)MUST(open("/dev/null", O_RDWR)), taken = 0, kept = 0, closed = 0, open_numbers = 0;
     MUST(fstat(null, &file));
     SHOW(close(last));
-    for (int fd = last + 2; fd < 1010; fd++) open_numbers += fcntl(fd, F_GETFD) != -1 || dup(fd) != -1 || dup2(fd, null) != -1;
+    for (int fd = last + 2; fd < 1010; fd++)
+        open_numbers += fcntl(fd, F_GETFD) != -1 || dup(fd) != -1 || dup2(fd, null) != -1;
     say("open %d", open_numbers);
     for (int fd = last + 2; fd < 1010; fd++) taken += (fd % 2 ? dup2(null, fd) : dup3(null, fd, O_CLOEXEC)) == fd;
     tell(side);
     end(&sleeper);
-    for (int fd = last + 2; fd < 1010; fd++) kept += fstat(fd, &now) == 0 && now.st_rdev == file.st_rdev && write(fd, "x", 1) == 1;
+    for (int fd = last + 2; fd < 1010; fd++)
+        kept += fstat(fd, &now) == 0 && now.st_rdev == file.st_rdev && write(fd, "x", 1) == 1;
     say("taken %d, kept %d", taken, kept);
     for (int fd = last + 2; fd < 1010; fd++) closed += close(fd) == 0;
     say("closed %d", closed);

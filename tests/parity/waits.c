@@ -1,4 +1,5 @@
-/* Programs rely on this when they wait: that a call which timed out says so, that nothing starves, that every edge comes. */
+/* Programs rely on this when they wait: that a call which timed out says so, that nothing starves, that every edge
+ * comes. */
 #include "harness.h"
 
 #include <dlfcn.h>
@@ -142,7 +143,8 @@ static void edge_out_b(struct side *side) {
 }
 static void edge_out(void) { two_processes(AF_INET, edge_out_a, edge_out_b); }
 
-/* An edge-triggered reader stops when it has read more than FIONREAD promised: more has come, so there will be an edge. */
+/* An edge-triggered reader stops when it has read more than FIONREAD promised: more has come, so there will be an
+ * edge. */
 static void edge_in_a(struct side *side) {
     const size_t total = 24 * MIB;
     set_nonblocking(side->fd, true);
@@ -219,7 +221,8 @@ static void within_a(struct side *side) {
 static void within_b(struct side *side) { (void)side; }
 static void within(void) { two_processes(AF_INET, within_a, within_b); }
 
-/* A program that waits by system calls of its own, which no library stands in front of. On the kernel each answer takes 40 ms, as
+/* A program that waits by system calls of its own, which no library stands in front of. On the kernel each answer takes
+ * 40 ms, as
    Nagle's algorithm has it. */
 static void unseen_a(struct side *side) {
     long (*own)(long, ...) = (long (*)(long, ...))dlsym(dlopen("libc.so.6", RTLD_NOW), "syscall");

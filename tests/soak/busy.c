@@ -4,8 +4,8 @@
  *   busy ask PORT HOST FILE SEED LASTING PASSING THREADS
  *
  * The server echoes. The client keeps LASTING connections, and PASSING ones that it closes and makes anew after some
- * messages, all in one epoll set, and THREADS more, each with a thread that waits in read. It has messages of 1 octet to
- * 48 KiB echoed and checks every octet: each connection sends at another place of the same pattern.
+ * messages, all in one epoll set, and THREADS more, each with a thread that waits in read. It has messages of 1 octet
+ * to 48 KiB echoed and checks every octet: each connection sends at another place of the same pattern.
  *
  * FILE is what others see of it, and tell it: see `struct book`. Of every call that must not wait it notes how long it
  * took, and of every exchange of a thread. A call that took long although its thread ran and was not waiting was only
@@ -33,7 +33,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { PATTERN = 65521, BIGGEST = 48 * 1024, EVENTS = 64, MOST = 4096, BUCKETS = 8192, SLOW_US = 50000, SPUN_US = 25000 };
+enum { PATTERN = 65521, BIGGEST = 48 * 1024, EVENTS = 64, MOST = 4096 };
+enum { BUCKETS = 8192, SLOW_US = 50000, SPUN_US = 25000 };
 /* What the client is told: to go on, to let passing connections pass, to end. */
 enum { ON, LAST, END };
 
@@ -64,7 +65,9 @@ static uint64_t clock_us(clockid_t which) {
     return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-static void note(_Atomic uint32_t *histogram, uint64_t us) { histogram[us / 1000 < BUCKETS ? us / 1000 : BUCKETS - 1]++; }
+static void note(_Atomic uint32_t *histogram, uint64_t us) {
+    histogram[us / 1000 < BUCKETS ? us / 1000 : BUCKETS - 1]++;
+}
 
 /* ---- Calls that must not wait ---- */
 
@@ -129,7 +132,8 @@ static void serve(void) {
                 continue;
             }
             /* This waits for the client, who reads whatever happens. */
-            for (ssize_t sent = 0; sent < got;) sent += must(send(fd, octets + sent, (size_t)(got - sent), MSG_NOSIGNAL), "the server's write");
+            for (ssize_t sent = 0; sent < got;)
+                sent += must(send(fd, octets + sent, (size_t)(got - sent), MSG_NOSIGNAL), "the server's write");
             book->octets += (uint64_t)got;
         }
     }
@@ -166,7 +170,8 @@ static void watch(struct end *e, int operation) {
 
 static void begin(struct end *e) {
     e->fd = fresh_socket(SOCK_NONBLOCK);
-    if (TIMED(connect(e->fd, (struct sockaddr *)&address, sizeof(address))) == -1 && errno != EINPROGRESS) fail("connect", -1);
+    if (TIMED(connect(e->fd, (struct sockaddr *)&address, sizeof(address))) == -1 && errno != EINPROGRESS)
+        fail("connect", -1);
     e->left = 1 + pick(&e->random, 400);
     e->wants_out = true;
     next_message(e);
@@ -233,7 +238,8 @@ static void *wait_alone(void *argument) {
             next_message(e);
             uint64_t since = clock_us(CLOCK_MONOTONIC);
             while (e->sent < e->size) {
-                e->sent += (size_t)must(send(e->fd, pattern + e->from + e->sent, e->size - e->sent, MSG_NOSIGNAL), "send");
+                e->sent +=
+                    (size_t)must(send(e->fd, pattern + e->from + e->sent, e->size - e->sent, MSG_NOSIGNAL), "send");
             }
             while (e->got < e->size) check(e, octets, must(recv(e->fd, octets, e->size - e->got, 0), "recv"));
             note(book->waits, clock_us(CLOCK_MONOTONIC) - since);

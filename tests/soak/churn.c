@@ -116,9 +116,11 @@ static void write_all(int fd, const unsigned char *from, size_t size) {
 static void serve(struct watch w) {
     static unsigned char bytes[65536];
     static bool closing[MOST_FD];
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)shared->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)shared->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof(address);
-    int listener = (int)must(socket(AF_INET, SOCK_STREAM, 0), "socket"), on = 1, set = (int)must(epoll_create1(0), "epoll");
+    int listener = (int)must(socket(AF_INET, SOCK_STREAM, 0), "socket"), on = 1,
+        set = (int)must(epoll_create1(0), "epoll");
     must(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), "SO_REUSEADDR");
     must(bind(listener, (struct sockaddr *)&address, size), "bind");
     must(listen(listener, 128), "listen");
@@ -152,8 +154,10 @@ static void serve(struct watch w) {
 
 static int opened(uint64_t *random) {
     /* From one of several addresses: those that have been used rest for a minute. */
-    struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1 + pick(random, 200))};
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)shared->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in from = {.sin_family = AF_INET,
+                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1 + pick(random, 200))};
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)shared->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = (int)must(socket(AF_INET, SOCK_STREAM, 0), "socket"), on = 1;
     must(setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on)), "IP_BIND_ADDRESS_NO_PORT");
     must(bind(fd, (struct sockaddr *)&from, sizeof(from)), "bind");
@@ -279,8 +283,9 @@ int main(int count, char **words) {
     printf("%lu connections, %lu messages", shared->connections, shared->messages);
     for (int side = 0; side < 2; side++) {
         struct figures *a = &shared->first[side], *b = &shared->last[side];
-        printf("; %s: %ld then %ld kB, %ld then %ld descriptors, %ld then %ld segments", side == CLIENT ? "client" : "server",
-               a->memory, b->memory, a->descriptors, b->descriptors, a->segments, b->segments);
+        printf("; %s: %ld then %ld kB, %ld then %ld descriptors, %ld then %ld segments",
+               side == CLIENT ? "client" : "server", a->memory, b->memory, a->descriptors, b->descriptors, a->segments,
+               b->segments);
     }
     printf("\n");
     return failed;

@@ -11,9 +11,9 @@
  * At a random point the victim (or one of two that share an end) is killed, aborts, _exits or executes this program
  * anew: by the driver, after a random time; by a signal handler of its own, so in the middle of any instruction; or
  * between two calls. The connection is closed by the execution, or goes on in the new image, by its number or as
- * standard input; an image that has not the library keeps it for a while. Meanwhile processes are stopped and continued at random.
- * A process that goes on with an end that another has left in the middle of a call begins an epoch of its stream, and
- * finds out what was read last.
+ * standard input; an image that has not the library keeps it for a while. Meanwhile processes are stopped and continued
+ * at random. A process that goes on with an end that another has left in the middle of a call begins an epoch of its
+ * stream, and finds out what was read last.
  *
  * Each send says in memory of all how far it goes, before it is made and when it has returned. Checked: that the
  * survivor gets every byte that a send has returned for, in order, and no other; then an end, or a reset if the
@@ -144,20 +144,24 @@ static void rest(long microseconds) {
 
 static void describe(void) {
     struct plan *p = &lane->plan;
-    dprintf(2, "seed %u, DEATHS_PLAN=%d:%u: %s family %d, %s, share %d of side %d after %d; %s by %d of %d.%d when %u%s, %s, "
-               "second %s after %u, %d stops\n",
-            seed, lane_index, lane->number, p->connects ? "connects," : "accepts,", p->family,
-            p->nodelay ? "nodelay" : "nagle", p->share, p->shared_side, p->fork_after, FATE[p->fate], p->how, p->target_side,
-            p->target_hand, p->when, p->early ? " early" : "", IMAGE[p->image], FATE[p->second], p->later, p->stops);
+    dprintf(
+        2,
+        "seed %u, DEATHS_PLAN=%d:%u: %s family %d, %s, share %d of side %d after %d; %s by %d of %d.%d when %u%s, %s, "
+        "second %s after %u, %d stops\n",
+        seed, lane_index, lane->number, p->connects ? "connects," : "accepts,", p->family,
+        p->nodelay ? "nodelay" : "nagle", p->share, p->shared_side, p->fork_after, FATE[p->fate], p->how,
+        p->target_side, p->target_hand, p->when, p->early ? " early" : "", IMAGE[p->image], FATE[p->second], p->later,
+        p->stops);
     for (int i = 0; i < 2; i++) {
         struct side *s = &lane->side[i];
-        dprintf(2, "  %s: %d%s %d%s %s, drive %d, reads %d, up to %d; out %u:%lu +%lu owner %d over %d error %d; "
-                   "in %u:%lu +%lu slack %lu owner %d over %d error %d\n",
+        dprintf(2,
+                "  %s: %d%s %d%s %s, drive %d, reads %d, up to %d; out %u:%lu +%lu owner %d over %d error %d; "
+                "in %u:%lu +%lu slack %lu owner %d over %d error %d\n",
                 i == VICTIM ? "victim  " : "survivor", s->pid[0], s->dead[0] ? " dead" : "", s->pid[1],
                 s->dead[1] ? " dead" : "", STYLE[p->style[i]], p->drive[i], p->reads[i], p->big[i], s->out.epoch,
-                (unsigned long)s->out.at, (unsigned long)s->out.want, s->out.owner, s->out.over, s->out.error, s->in.epoch,
-                (unsigned long)s->in.at, (unsigned long)s->in.want, (unsigned long)s->in.slack, s->in.owner, s->in.over,
-                s->in.error);
+                (unsigned long)s->out.at, (unsigned long)s->out.want, s->out.owner, s->out.over, s->out.error,
+                s->in.epoch, (unsigned long)s->in.at, (unsigned long)s->in.want, (unsigned long)s->in.slack,
+                s->in.owner, s->in.over, s->in.error);
     }
     dprintf(2, "  the survivor had sent %lu%s; given up %d, finish %d, imaged %d\n", (unsigned long)lane->survivor_sent,
             lane->certain ? ", not all read" : "", lane->given_up, lane->finish, lane->imaged);
@@ -285,7 +289,8 @@ static void check(int side, struct half *h, const unsigned char *bytes, size_t s
     for (size_t i = 0; i < size;) {
         if (bytes[i] & 0x80) {
             uint32_t next = bytes[i] & 0x7f;
-            if (next <= h->epoch || next >= EPOCHS) fail("side %d: mark %u in epoch %u at %lu", side, next, h->epoch, (unsigned long)h->at);
+            if (next <= h->epoch || next >= EPOCHS)
+                fail("side %d: mark %u in epoch %u at %lu", side, next, h->epoch, (unsigned long)h->at);
             for (; h->epoch < next; h->epoch++) {
                 if (h->at < writer->done[h->epoch] || h->at > writer->tried[h->epoch]) {
                     fail("side %d: %lu bytes of epoch %u, which had %lu to %lu", side, (unsigned long)h->at, h->epoch,
@@ -302,7 +307,8 @@ static void check(int side, struct half *h, const unsigned char *bytes, size_t s
             const unsigned char *right = bytes_of(!side, h->epoch, h->at);
             size_t at = 0;
             while (bytes[i + at] == right[at]) at++;
-            fail("side %d: wrong byte at %u:%lu, %zu of %zu", side, h->epoch, (unsigned long)(h->at + at), i + at, size);
+            fail("side %d: wrong byte at %u:%lu, %zu of %zu", side, h->epoch, (unsigned long)(h->at + at), i + at,
+                 size);
         }
         h->at += run;
         i += run;
@@ -348,7 +354,8 @@ static ssize_t step_in(int side, int hand, int fd, size_t size, uint64_t *random
     if (n > 0 && h->slack > 0) {
         memcpy(h->tail + h->tail_size, bytes, (size_t)n);
         h->tail_size += (uint32_t)n;
-        if (h->tail_size == TAIL && !find_out(side, h)) fail("side %d: what comes after a death is not what was sent", side);
+        if (h->tail_size == TAIL && !find_out(side, h))
+            fail("side %d: what comes after a death is not what was sent", side);
     } else if (n > 0) {
         check(side, h, bytes, (size_t)n);
     } else if (n == 0 || (error != EAGAIN && error != EINTR)) {
@@ -404,7 +411,8 @@ static void meet_fate(void) {
     default:
         if (fd == -1) _exit(0); /* not connected yet */
         if (image == AS_STDIN) fd = dup2(fd, 0);
-        execute(image == BY_NUMBER || image == AS_STDIN ? "hand" : "idle", fate_hand, fd, image == WITHOUT ? bare : environ);
+        execute(image == BY_NUMBER || image == AS_STDIN ? "hand" : "idle", fate_hand, fd,
+                image == WITHOUT ? bare : environ);
     }
 }
 
@@ -425,7 +433,8 @@ static void arm(int side, int hand) {
 static void count_call(int side, int hand, uint32_t *calls) {
     struct plan *p = &lane->plan;
     ++*calls;
-    if (p->how == BY_COUNT && p->target_side == side && p->target_hand == hand && *calls == p->when % 400 + 1) meet_fate();
+    if (p->how == BY_COUNT && p->target_side == side && p->target_hand == hand && *calls == p->when % 400 + 1)
+        meet_fate();
 }
 
 /* ---- An end ---- */
@@ -590,7 +599,8 @@ static void events(struct work *w, int style) {
         }
         bool busy = (reads && can_read) || (wants && can_write);
         if (busy && ++turns % 8 != 0) continue;
-        /* Alone, it sleeps until it is woken; beside others, who may take what it was woken for, it looks now and then. */
+        /* Alone, it sleeps until it is woken; beside others, who may take what it was woken for, it looks now and
+         * then. */
         int limit = busy ? 0 : shares || w->beside || w->side == VICTIM ? 3 : -1;
         if (style == POLL) {
             struct pollfd it = {w->fd, (short)((reads ? POLLIN : 0) | (wants ? POLLOUT : 0)), 0};
@@ -667,7 +677,8 @@ static void talk(struct work *w) {
     bool shares = p->share != ALONE && p->shared_side == w->side;
     int on = 1;
     if (p->nodelay) must(setsockopt(w->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)), "TCP_NODELAY");
-    if (w->side == VICTIM && p->fate == EXEC && p->image == CLOSED) must(fcntl(w->fd, F_SETFD, FD_CLOEXEC), "FD_CLOEXEC");
+    if (w->side == VICTIM && p->fate == EXEC && p->image == CLOSED)
+        must(fcntl(w->fd, F_SETFD, FD_CLOEXEC), "FD_CLOEXEC");
     fate_fd = w->fd;
     fate_hand = 0;
     lane->side[w->side].connected = true;
@@ -688,7 +699,8 @@ static void talk(struct work *w) {
 /* ---- Making connections ---- */
 
 static int listener_at(int at, int side) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)at), .sin_addr.s_addr = shared->hosts[side]};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)at), .sin_addr.s_addr = shared->hosts[side]};
     socklen_t size = sizeof(address);
     int fd = (int)must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"), on = 1;
     must(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), "SO_REUSEADDR");
@@ -716,7 +728,8 @@ static int connected(void) {
         if (lane->given_up) return -1;
         rest(50);
     }
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)lane->port), .sin_addr.s_addr = lane->host};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)lane->port), .sin_addr.s_addr = lane->host};
     int fd = (int)must(socket(AF_INET, SOCK_STREAM, 0), "socket");
     if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == -1) {
         /* The listener may be gone: then the driver says so. */
@@ -944,9 +957,11 @@ static bool is_gone(pid_t pid) {
         char *name_end = strrchr(text, ')'), state = 'X';
         int threads = 0;
         if (name_end) {
-            sscanf(name_end + 2, "%c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d", &state, &threads);
+            sscanf(name_end + 2, "%c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d", &state,
+                   &threads);
         }
-        /* If another thread executes a program, it takes the first thread's place; a report from that moment may be about the first. */
+        /* If another thread executes a program, it takes the first thread's place; a report from that moment may be
+         * about the first. */
         if (threads > 0 && state != 'X') return state == 'Z' && threads == 1;
     }
 }
@@ -1010,8 +1025,8 @@ static void kill_all(struct side *s, pid_t survivor) {
 static void settle(void) {
     struct side *victim = &lane->side[VICTIM];
     struct half *read = &victim->in, *sent = &lane->side[SURVIVOR].out;
-    lane->certain = !lane->unborn && read->slack == 0 && read->tail_size == 0 && victim->connected && sent->epoch == 0 &&
-                    lane->survivor_sent > read->at + read->want;
+    lane->certain = !lane->unborn && read->slack == 0 && read->tail_size == 0 && victim->connected &&
+                    sent->epoch == 0 && lane->survivor_sent > read->at + read->want;
     lane->given_up = true;
 }
 
@@ -1114,7 +1129,8 @@ static void generation(pid_t survivor, uint32_t number) {
     }
     while (lane->over != lane->generation) {
         if (lane->unborn && victim->pid[1] > 0) kill_all(victim, survivor);
-        AWAIT(lane->over == lane->generation || (lane->unborn && victim->pid[1] > 0 && !victim->dead[1]), "the survivor");
+        AWAIT(lane->over == lane->generation || (lane->unborn && victim->pid[1] > 0 && !victim->dead[1]),
+              "the survivor");
     }
     kill_all(victim, survivor);
     look_around(survivor);
@@ -1156,8 +1172,8 @@ static void drive(uint32_t only, bool repeated, long deadline, uint64_t most) {
 
 /* ---- What is left ---- */
 
-/* Segments of the library's lengths that one of our processes has made and no process has attached; a process that is killed while
- * it makes one leaves it to the next process. */
+/* Segments of the library's lengths that one of our processes has made and no process has attached; a process that is
+ * killed while it makes one leaves it to the next process. */
 static int left(bool say) {
     FILE *table = fopen("/proc/sysvipc/shm", "r");
     char line[512];
@@ -1165,7 +1181,9 @@ static int left(bool say) {
     unsigned long size, users;
     pid_t maker;
     while (table && fgets(line, sizeof(line), table)) {
-        if (sscanf(line, "%*d %d %*o %lu %d %*d %lu", &id, &size, &maker, &users) != 4 || users > 0 || maker < 0 || size % 4096 != 1993) continue;
+        if (sscanf(line, "%*d %d %*o %lu %d %*d %lu", &id, &size, &maker, &users) != 4 || users > 0 || maker < 0 ||
+            size % 4096 != 1993)
+            continue;
         if (!(shared->ours[maker % MOST_PIDS / 8] & 1 << maker % 8)) continue;
         count++;
         if (say) printf("left behind: segment %d of %lu bytes, made by %d\n", id, size, maker);
@@ -1286,7 +1304,8 @@ int main(int count, char **words) {
     failed |= shared->failed;
     shared->stop = true;
     if (!failed) {
-        for (long since = now(); (left(false) > 0 || shared_files() > files) && now() < since + 5000;) be_next_process();
+        for (long since = now(); (left(false) > 0 || shared_files() > files) && now() < since + 5000;)
+            be_next_process();
         if (left(true) > 0) failed = true;
         if (shared_files() > files) {
             printf("%d files in /dev/shm, where there were %d\n", shared_files(), files);
@@ -1295,7 +1314,9 @@ int main(int count, char **words) {
     }
     printf("%lu connections, %lu deaths (", shared->generations, shared->deaths);
     for (int i = 0; i < FATES; i++) printf("%s%s %lu", i ? ", " : "", FATE[i], shared->by_fate[i]);
-    printf("), %lu stops, %lu ends, %lu of them with something unread, %lu resets (%lu though all had been read) with %lu bytes lost, %lu MB\n", shared->stops,
-           shared->ends, shared->unread, shared->resets, shared->false_resets, shared->lost, shared->bytes >> 20);
+    printf("), %lu stops, %lu ends, %lu of them with something unread, %lu resets (%lu though all had been read) with "
+           "%lu bytes lost, %lu MB\n",
+           shared->stops, shared->ends, shared->unread, shared->resets, shared->false_resets, shared->lost,
+           shared->bytes >> 20);
     return failed;
 }

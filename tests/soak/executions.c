@@ -14,9 +14,10 @@
 // last one stopped. Checked: every byte, that no end sees the end of the stream early, that no call fails, that a
 // receiver gets all that a killed sender's calls have returned for, and that all processes end. Two things may end in a
 // reset (docs/limits.md), which the last line counts: an image without the library, because no such image can read what
-// is left in a ring; and an end that is killed, which may be one round in ten of these at most. If an end is killed that
-// was to send what such an image is to read, the image may miss it: one round in a hundred of these at most. A failed round says its
-// number and the moves of both ends: a letter each, as in MOVES. With ROUND only that round is played. The environment:
+// is left in a ring; and an end that is killed, which may be one round in ten of these at most. If an end is killed
+// that was to send what such an image is to read, the image may miss it: one round in a hundred of these at most. A
+// failed round says its number and the moves of both ends: a letter each, as in MOVES. With ROUND only that round is
+// played. The environment:
 //
 //     EXECUTIONS_MOVES=letters   make these moves alone
 //     EXECUTIONS_DEATHS=0        kill no end
@@ -87,8 +88,8 @@ static const unsigned char *stream(int from, uint64_t at) { return pattern + (at
 static _Noreturn void fail(const char *what, int error) {
     if (!atomic_exchange(&round_->has_failed, true)) {
         const struct end *mine = &round_->ends[me], *its = &round_->ends[!me];
-        snprintf(round_->failure, sizeof(round_->failure), "end %d: %s%s%s; sent %llu, received %llu of %llu sent", me, what,
-                 error ? ": " : "", error ? strerror(error) : "", (unsigned long long)mine->sent,
+        snprintf(round_->failure, sizeof(round_->failure), "end %d: %s%s%s; sent %llu, received %llu of %llu sent", me,
+                 what, error ? ": " : "", error ? strerror(error) : "", (unsigned long long)mine->sent,
                  (unsigned long long)mine->received, (unsigned long long)its->sent);
     }
     if (getenv("EXECUTIONS_HOLD")) pause();
@@ -98,7 +99,8 @@ static _Noreturn void fail(const char *what, int error) {
 /* Whether this image has the library, or is not to have it. */
 static bool has_library = true;
 
-/* A call on the connection has succeeded: no image without the library, which may have made no call, has cost the connection. */
+/* A call on the connection has succeeded: no image without the library, which may have made no call, has cost the
+ * connection. */
 static void note_success(void) {
     if (has_library) round_->ends[me].is_plain = false;
 }
@@ -234,7 +236,8 @@ static void make(int move) {
         if (must(fork(), "fork")) leave();
         break;
     case BYSTANDER:
-        if ((errno = posix_spawn(&child, program, NULL, NULL, idle_for("2"), environ))) fail("spawn a bystander", errno);
+        if ((errno = posix_spawn(&child, program, NULL, NULL, idle_for("2"), environ)))
+            fail("spawn a bystander", errno);
         return;
     case IDLE:
         if (must(fork(), "fork") == 0) {
@@ -290,8 +293,9 @@ static _Noreturn void fail_for_bytes(const unsigned char *bytes, size_t count) {
     size_t zeros = 0;
     while (right + zeros < count && bytes[right + zeros] == 0) zeros++;
     static char text[190];
-    int length = snprintf(text, sizeof(text), "%zu bytes are right, the next %zu are not, of which %zu are 0; they begin with", right,
-                          count - right, zeros);
+    int length =
+        snprintf(text, sizeof(text), "%zu bytes are right, the next %zu are not, of which %zu are 0; they begin with",
+                 right, count - right, zeros);
     for (size_t i = right; i < count && i < right + SHOWN; i++)
         length += snprintf(text + length, sizeof(text) - (size_t)length, " %02x", bytes[i]);
     /* A foreign byte may stand before those of the stream. */
@@ -299,7 +303,8 @@ static _Noreturn void fail_for_bytes(const unsigned char *bytes, size_t count) {
         for (uint64_t place = 0; place < PATTERN; place++) {
             if (memcmp(bytes + from, stream(!me, place), ENOUGH) != 0) continue;
             const int64_t ahead = (int64_t)place - (int64_t)((at + right) % PATTERN);
-            snprintf(text, sizeof(text), "%zu bytes are right, after %zu others the next %zu lie %lld further on, modulo %d", right,
+            snprintf(text, sizeof(text),
+                     "%zu bytes are right, after %zu others the next %zu lie %lld further on, modulo %d", right,
                      from - right, count - from, (long long)ahead, PATTERN);
             fail(text, 0);
         }
@@ -455,8 +460,8 @@ static bool play(uint64_t seed, uint32_t number) {
     plain_resets += was_reset && is_plain;
     killed_resets += was_reset && !is_plain;
     if (!what) return true;
-    printf("round %u: %s\n  of %llu bytes: sent %llu and %llu, received %llu and %llu%s; moves %.*s | %.*s\n", number, what,
-           (unsigned long long)round_->total, (unsigned long long)first->sent, (unsigned long long)second->sent,
+    printf("round %u: %s\n  of %llu bytes: sent %llu and %llu, received %llu and %llu%s; moves %.*s | %.*s\n", number,
+           what, (unsigned long long)round_->total, (unsigned long long)first->sent, (unsigned long long)second->sent,
            (unsigned long long)first->received, (unsigned long long)second->received,
            round_->dies ? ", the first end killed" : "", TRACE, first->trace, TRACE, second->trace);
     fflush(stdout);
@@ -498,6 +503,7 @@ int main(int count, char **arguments_) {
     while (now() < until) failed += !play(seed, rounds++);
     printf("%u rounds, %u failed, %u reset before an image without the library, %u of %u with a killed end reset; "
            "%u of %u with a killed end and such an image missed bytes; the longest, %u, took %ld ms\n",
-           rounds, failed, plain_resets, killed_resets, killed_rounds, plain_losses, plain_killed_rounds, longest, longest_ms);
+           rounds, failed, plain_resets, killed_resets, killed_rounds, plain_losses, plain_killed_rounds, longest,
+           longest_ms);
     return failed > 0 || killed_resets > 10 + killed_rounds / 10 || plain_losses > 2 + plain_killed_rounds / 100;
 }

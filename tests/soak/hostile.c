@@ -5,18 +5,19 @@
  * Three kinds of processes, each a family of its own under the library, and this one, which watches them:
  *
  * - The victim accepts connections and does everything to them that a program can, from several threads.
- * - Hostile peers, one after the other, connect to it and talk, so that channels are made honestly; meanwhile a thread finds
- *   the pools in /proc/self/maps and overwrites words of them: at random and chosen places, with random and chosen values.
- *   Then the peer closes, exits or is killed.
- * - An honest peer plays ping-pong with the victim, on connections that share threads and epoll sets with the hostile ones.
+ * - Hostile peers, one after the other, connect to it and talk, so that channels are made honestly; meanwhile a thread
+ *   finds the pools in /proc/self/maps and overwrites words of them: at random and chosen places, with random and
+ *   chosen values. Then the peer closes, exits or is killed.
+ * - An honest peer plays ping-pong with the victim, on connections that share threads and epoll sets with the hostile
+ *   ones.
  *
- * Checked: that nobody crashes (the victim puts guard pages beside each System V segment and its buffers end at one); that
- * each call of the victim ends, within 15 s, that cannot wait, and each that can, once its peer is gone; that no call says
- * what it could not say on kernel TCP; that the honest peer's bytes are right and come in time. Exit code 0 if all that held;
- * the last line says how many words were overwritten.
+ * Checked: that nobody crashes (the victim puts guard pages beside each System V segment and its buffers end at one);
+ * that each call of the victim ends, within 15 s, that cannot wait, and each that can, once its peer is gone; that no
+ * call says what it could not say on kernel TCP; that the honest peer's bytes are right and come in time. Exit code 0
+ * if all that held; the last line says how many words were overwritten.
  *
- * Variables: HOSTILE_STOP (a failure stays for gdb), HOSTILE_ONLY (a mask of what the peer may overwrite; 0: it is honest), HOSTILE_OFTEN (a
- * kind of call of the victim's that every eighth is).
+ * Variables: HOSTILE_STOP (a failure stays for gdb), HOSTILE_ONLY (a mask of what the peer may overwrite; 0: it is
+ * honest), HOSTILE_OFTEN (a kind of call of the victim's that every eighth is).
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -350,7 +351,8 @@ static ssize_t op_fork(struct worker *w, int fd, bool waits) {
     int status;
     while (waitpid(child, &status, 0) < 0)
         if (errno != EINTR) fail("waitpid: %m");
-    if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL) fail("a forked child was killed by signal %d", WTERMSIG(status));
+    if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
+        fail("a forked child was killed by signal %d", WTERMSIG(status));
     return 0;
 }
 
@@ -359,7 +361,8 @@ static ssize_t op_pass(struct worker *w, int fd, bool waits) {
     int pair[2];
     char control[CMSG_SPACE(sizeof fd)] = {0}, byte = 0;
     struct iovec one = {&byte, 1};
-    struct msghdr message = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr message = {
+        .msg_iov = &one, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
     (void)waits;
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) return -1;
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
@@ -660,7 +663,8 @@ static void victim(uint64_t seed) {
 
 static int connect_to(int port, int how) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address)) {
         close(fd);
         return -1;
@@ -701,7 +705,8 @@ static void honest(void) {
 
 /* The parts of crates/segment/src/channel.rs, words.rs and ring.rs that a liar has to know. */
 static const char POOL_MARK[] = "loopPU"; /* how "UPpool.." lies in memory as a word */
-enum { MARK_AT = 2, GROUPS_BYTES = 2 * 14 * 64 + 64, FLAGS = 128, HEAD = 128 + 128, WORDS = 128 + 256, DIRECTION = 384 };
+enum { MARK_AT = 2, GROUPS_BYTES = 2 * 14 * 64 + 64, FLAGS = 128 };
+enum { HEAD = 128 + 128, WORDS = 128 + 256, DIRECTION = 384 };
 
 struct pool {
     unsigned char *base;
@@ -712,7 +717,8 @@ struct pool {
 static struct pool pools[MOST_POOLS];
 static int pool_count;
 
-/* The library may unmap a pool while the liar looks at it or overwrites it. It forgets all pools then, and looks for them again. */
+/* The library may unmap a pool while the liar looks at it or overwrites it. It forgets all pools then, and looks for
+ * them again. */
 static __thread volatile sig_atomic_t touches_pools;
 static sigjmp_buf after_fault;
 
@@ -761,8 +767,8 @@ static uint64_t chosen(uint64_t *random, uint64_t old, uint64_t ring) {
 }
 
 static uint64_t lying_header(uint64_t *random, uint64_t lap) {
-    const uint64_t lengths[] = {0, 1, 7, 8, 9, 64, 32 << 10, (32 << 10) + 1, lap - 16, lap - 8, lap, lap + 8, (1ull << 56) - 1,
-                                pick(random, 40000), word(random) >> 8};
+    const uint64_t lengths[] = {0, 1, 7, 8, 9, 64, 32 << 10, (32 << 10) + 1, lap - 16, lap - 8, lap, lap + 8,
+                                (1ull << 56) - 1, pick(random, 40000), word(random) >> 8};
     uint64_t kind = pick(random, 8) ? 1 + pick(random, 5) : pick(random, 256);
     return kind << 56 | lengths[pick(random, COUNT(lengths))];
 }
@@ -817,7 +823,8 @@ static uint64_t lie(uint64_t *random, unsigned allowed) {
             memcpy(&head, pool->base + control + HEAD, sizeof head);
             head = (head + (pick(random, 2) ? 0 : 8 * pick(random, 64))) & (pool->ring - 8);
             overwrite(random, pool, ring + head, lying_header(random, pool->ring - head), false);
-            if (pick(random, 2) == 0) overwrite(random, pool, ring + ((head + 8) & (pool->ring - 8)), chosen(random, head, 8), false);
+            if (pick(random, 2) == 0)
+                overwrite(random, pool, ring + ((head + 8) & (pool->ring - 8)), chosen(random, head, 8), false);
             return 2;
         case 6: { /* the pool's first page: its shape, the groups */
             size_t at = pick(random, 8) ? 64 + 4 * pick(random, GROUPS_BYTES / 4) : 4 * pick(random, 16);
@@ -990,7 +997,8 @@ int main(int count, char **words) {
             nap(2000);
         }
         shared->gone_at[generation % GENERATIONS] = now();
-        if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL) fail("a liar crashes by its own lies: status %x", status);
+        if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
+            fail("a liar crashes by its own lies: status %x", status);
         if (shared->failed) return 1;
     }
     shared->stop = true;
@@ -998,6 +1006,7 @@ int main(int count, char **words) {
     finish(the_victim, "victim");
     printf("%llu words overwritten, %llu calls on %llu connections, %llu errors, %llu honest round trips\n",
            (unsigned long long)shared->overwritten, (unsigned long long)shared->calls,
-           (unsigned long long)shared->connections, (unsigned long long)shared->errors, (unsigned long long)shared->trips);
+           (unsigned long long)shared->connections, (unsigned long long)shared->errors,
+           (unsigned long long)shared->trips);
     return shared->failed || shared->trips == 0 ? 1 : 0;
 }

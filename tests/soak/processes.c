@@ -1641,7 +1641,9 @@ static void prepare_round(uint64_t seed, long round)
         for (int p = 0; p <= c->phases; p++) {
             uint64_t n[2] = {0, 0};
             uint32_t kind = under(&rng, 20);
-            uint32_t size = kind < 13 ? 1 + under(&rng, 3000) : kind < 18 ? 1 + under(&rng, 100000) : 1 + under(&rng, 600000);
+            uint32_t size = kind < 13   ? 1 + under(&rng, 3000)
+                            : kind < 18 ? 1 + under(&rng, 100000)
+                                        : 1 + under(&rng, 600000);
             n[under(&rng, 2)] = size;
             if (kind % 5 == 4 && !skipped("duplex"))
                 n[0] = size, n[1] = 1 + under(&rng, size);
@@ -1736,8 +1738,8 @@ static void tell(const char *what, pid_t group)
     for (int i = 0; i < shared->conns; i++) {
         struct conn *c = &shared->conn[i];
         fprintf(stderr, " connection %d: %s by %s, %s, timeout %d ms, buffer %d,%s %d phases%s\n", i, END[c->end],
-                c->first ? "server" : "client", NOISE[c->noise], c->timeout_ms, c->buffer, c->splices ? " splice," : "", c->phases,
-                c->killed ? ", a process was killed" : "");
+                c->first ? "server" : "client", NOISE[c->noise], c->timeout_ms, c->buffer, c->splices ? " splice," : "",
+                c->phases, c->killed ? ", a process was killed" : "");
         for (int me = 0; me < 2; me++)
             fprintf(stderr, "  %s: phase %d%s, sent %llu, received %llu%s%s\n", me ? "server" : "client",
                     c->side[me].phase, c->side[me].done ? " (done)" : "", (unsigned long long)c->side[me].sent,

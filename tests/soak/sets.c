@@ -2,21 +2,22 @@
  *
  *   sets SEED SECONDS ROLE [PORT]
  *
- * ROLE is both (server and clients in one process), two (the clients in a forked child) or apart (the child executes the
- * program anew). Clients send messages that can be foretold from the connection's id and a sequence number, the server
- * echoes them, and both verify every byte. The seed decides how many threads wait on how many sets and in what manner, and
- * for each connection how it is registered (level-triggered, edge-triggered, one-shot, exclusive, in two sets), how it is
- * read and written, and how it ends. Meanwhile meddlers copy, move and look at descriptors.
+ * ROLE is both (server and clients in one process), two (the clients in a forked child) or apart (the child executes
+ * the program anew). Clients send messages that can be foretold from the connection's id and a sequence number, the
+ * server echoes them, and both verify every byte. The seed decides how many threads wait on how many sets and in what
+ * manner, and for each connection how it is registered (level-triggered, edge-triggered, one-shot, exclusive, in two
+ * sets), how it is read and written, and how it ends. Meanwhile meddlers copy, move and look at descriptors.
  *
  * All that is done is right on kernel TCP: a connection's descriptor is used and closed only under its own lock, and a
  * thread that was told of a connection that has been closed since can tell that by what it registered.
  *
- * Checked, beside the bytes: that no end or error is told that nobody caused; that no event is told of a socket that was
- * closed before the wait began; that what is told readable can be read; that poll, select, FIONREAD and MSG_PEEK agree;
- * that nothing is told while all is quiet; and that each connection gets on. Exit code 0 if all that held.
+ * Checked, beside the bytes: that no end or error is told that nobody caused; that no event is told of a socket that
+ * was closed before the wait began; that what is told readable can be read; that poll, select, FIONREAD and MSG_PEEK
+ * agree; that nothing is told while all is quiet; and that each connection gets on. Exit code 0 if all that held.
  *
- * To narrow a failure down, variables: SETS_OPERATIONS (a mask of what meddlers may do; 0: nothing), SETS_DIRECT (all threads
- * wait on the sets themselves), SETS_NO_NESTED, SETS_AGAIN (a short read says nothing), SETS_STOP (a failure stays for gdb).
+ * To narrow a failure down, variables: SETS_OPERATIONS (a mask of what meddlers may do; 0: nothing), SETS_DIRECT (all
+ * threads wait on the sets themselves), SETS_NO_NESTED, SETS_AGAIN (a short read says nothing), SETS_STOP (a failure
+ * stays for gdb).
  */
 #include "seeded.h"
 
@@ -138,7 +139,10 @@ static void show_all(void) {
         struct line *line = &shared->lines[i];
         for (int side = 0; side < 2; side++) {
             if (!line->side[side].open) continue;
-            fprintf(stderr, "  connection %u %s: fd %d kind %x state %x in %lu out %lu asked %x told %x %ld ms ago, progress %ld ms ago%s%s\n",
+            fprintf(
+                stderr,
+                "  connection %u %s: fd %d kind %x state %x in %lu out %lu asked %x told %x %ld ms ago, "
+                "progress %ld ms ago%s%s\n",
                 line->id, side == SERVER ? "server" : "client", line->side[side].fd, line->side[side].kind,
                 (unsigned)line->side[side].state, line->side[side].in, line->side[side].out, line->side[side].asked,
                 line->side[side].told, t - line->side[side].told_at, t - line->side[side].progress,
@@ -156,7 +160,8 @@ __attribute__((format(printf, 2, 3), noreturn)) static void fail(const struct co
         vfprintf(stderr, format, list);
         va_end(list);
         fprintf(stderr, " (errno %d)", error);
-        if (c && c->line) fprintf(stderr, ", connection %u %s fd %d", c->line->id, c->side == SERVER ? "server" : "client", c->fd);
+        if (c && c->line)
+            fprintf(stderr, ", connection %u %s fd %d", c->line->id, c->side == SERVER ? "server" : "client", c->fd);
         fprintf(stderr, "\n");
         show_all();
         if (getenv("SETS_STOP")) {
@@ -167,7 +172,11 @@ __attribute__((format(printf, 2, 3), noreturn)) static void fail(const struct co
     _exit(1);
 }
 
-#define MUST(call) ({ long answer_ = (call); if (answer_ < 0) fail(NULL, "%s:%d %s", __FILE__, __LINE__, #call); answer_; })
+#define MUST(call) ({ \
+    long answer_ = (call); \
+    if (answer_ < 0) fail(NULL, "%s:%d %s", __FILE__, __LINE__, #call); \
+    answer_; \
+})
 
 static void get_on(struct conn *c) {
     if (!c->line) return;
@@ -196,7 +205,9 @@ static uint32_t length_of(uint32_t id, uint32_t seq) {
     }
 }
 
-static const unsigned char *payload_of(uint32_t id, uint32_t seq) { return pattern + mix((uint64_t)id << 32 | seq) % PATTERN; }
+static const unsigned char *payload_of(uint32_t id, uint32_t seq) {
+    return pattern + mix((uint64_t)id << 32 | seq) % PATTERN;
+}
 
 static void put(unsigned char *to, uint32_t id, uint32_t seq, uint32_t length, uint32_t type) {
     uint32_t words[4] = {id, seq, length, type};
@@ -362,7 +373,10 @@ static void adopt_line(struct conn *c, uint32_t id) {
     c->line = &shared->lines[id % LINES];
     if (c->line->id != id) fail(c, "no such connection: %u", id);
     c->ending = mix((uint64_t)id + seed) % 16;
-    c->ending = c->ending < 9 ? BY_HALF : c->ending < 13 ? BY_CLOSE : c->ending < 15 ? BY_CLIENT_ABRUPTLY : BY_SERVER_ABRUPTLY;
+    c->ending = c->ending < 9    ? BY_HALF
+                : c->ending < 13 ? BY_CLOSE
+                : c->ending < 15 ? BY_CLIENT_ABRUPTLY
+                                 : BY_SERVER_ABRUPTLY;
     c->line->side[c->side].in = c->line->side[c->side].out = 0;
     c->line->side[c->side].shut = false;
     c->line->side[c->side].told = 0;
@@ -418,7 +432,8 @@ static bool read_some(struct conn *c, bool told_readable) {
             return true;
         }
         const char *trouble = verify(&c->in, bytes, (size_t)n);
-        if (trouble) fail(c, "%s: message %u at %zu of %u, %zd bytes received", trouble, c->in.seq, c->in.at, c->in.length, n);
+        if (trouble)
+            fail(c, "%s: message %u at %zu of %u, %zd bytes received", trouble, c->in.seq, c->in.at, c->in.length, n);
         if (c->side == SERVER) {
             if (!c->line && c->in.id != 0) adopt_line(c, c->in.id);
             memcpy(c->out + c->to, bytes, (size_t)n);
@@ -468,7 +483,9 @@ static void compose(struct conn *c) {
     while (!c->last_sent) {
         bool last = c->next >= c->most || shared->calm;
         uint32_t length = last ? 0 : length_of(c->line->id, c->next);
-        if (c->to + HEADER + length > ROOM || (c->sent > c->received && c->sent + HEADER + length - c->received > c->window)) return;
+        if (c->to + HEADER + length > ROOM ||
+            (c->sent > c->received && c->sent + HEADER + length - c->received > c->window))
+            return;
         if (!last && c->sent == c->received && pick(&c->random, 4) == 0) {
             c->resume_at = now() + pick(&c->random, pick(&c->random, 8) ? 10 : 100);
             if (c->resume_at > now()) return;
@@ -491,11 +508,13 @@ static void drive(struct conn *c, bool reading, bool told_readable) {
         if (c->side == CLIENT) compose(c);
         size_t before = c->from;
         if (!write_some(c)) return;
-        if (c->side == CLIENT && c->ending == BY_CLIENT_ABRUPTLY && (c->next > c->most / 2) && pick(&c->random, 4) == 0) {
+        if (c->side == CLIENT && c->ending == BY_CLIENT_ABRUPTLY && (c->next > c->most / 2) &&
+            pick(&c->random, 4) == 0) {
             end_abruptly(c);
             return;
         }
-        if (c->side == SERVER && c->line && c->ending == BY_SERVER_ABRUPTLY && c->in.seq > 5 && pick(&c->random, 4) == 0) {
+        if (c->side == SERVER && c->line && c->ending == BY_SERVER_ABRUPTLY && c->in.seq > 5 &&
+            pick(&c->random, 4) == 0) {
             end_abruptly(c);
             return;
         }
@@ -521,8 +540,8 @@ static void drive(struct conn *c, bool reading, bool told_readable) {
             }
         }
         /* There is room again, or something to send: else wait for what is told. */
-        bool more = reading && c->can_read && !c->ended && (full || c->edge || c->greedy) && (c->side == CLIENT || c->to < ROOM) &&
-            (c->from != before || c->from == c->to);
+        bool more = reading && c->can_read && !c->ended && (full || c->edge || c->greedy) &&
+                    (c->side == CLIENT || c->to < ROOM) && (c->from != before || c->from == c->to);
         more |= c->side == CLIENT && c->can_write && c->to > c->from;
         if (!more) break;
     }
@@ -578,7 +597,8 @@ static void handle(struct conn *c, uint32_t events, bool strict) {
         establish(c, c->line->id);
     }
     if (events & (EPOLLRDHUP | EPOLLHUP)) {
-        if (c->line && !c->line->abrupt && !c->line->side[!c->side].shut) fail(c, "told of an end before it was sent: %x", events);
+        if (c->line && !c->line->abrupt && !c->line->side[!c->side].shut)
+            fail(c, "told of an end before it was sent: %x", events);
         c->over = true;
     }
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP)) c->can_read = true;
@@ -661,7 +681,8 @@ static void connect_one(uint64_t *random) {
     memset(line, 0, sizeof *line);
     line->id = id;
     adopt_line(c, id);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
         if (!nonblocking || errno != EINPROGRESS) fail(c, "connect");
         c->connecting = true;
@@ -708,7 +729,8 @@ static void deal(struct worker *w, const struct epoll_event *event, uint64_t beg
     bool stale = c->fd < 0 || data_of(c) != data;
     if (stale) {
         shared->stale++;
-        if (tell_by == TELL_UNIQUE && began > c->closed_at) fail(c, "told %x of a connection that was closed before", event->events);
+        if (tell_by == TELL_UNIQUE && began > c->closed_at)
+            fail(c, "told %x of a connection that was closed before", event->events);
     } else {
         bool strict = tell_by == TELL_UNIQUE && alone && c->set_count == 1 && !c->edge;
         handle(c, event->events, strict);
@@ -793,7 +815,8 @@ static void compare(struct conn *c) {
         const char *trouble = verify(&copy, bytes, (size_t)n);
         if (trouble) fail(c, "peeked: %s", trouble);
         one.revents = 0;
-        if (poll(&one, 1, 0) != 1 || !(one.revents & POLLIN)) fail(c, "peeked at %zd, and poll says %x", n, one.revents);
+        if (poll(&one, 1, 0) != 1 || !(one.revents & POLLIN))
+            fail(c, "peeked at %zd, and poll says %x", n, one.revents);
     }
 }
 
@@ -813,7 +836,8 @@ static void watch_beside(struct conn *c) {
         pause_us(10000);
         if (recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0) later = 1;
         if (recv(c->fd, &byte, 1, MSG_DONTWAIT) > 0) later += 2;
-        fail(c, "a set beside (%s) tells of nothing: poll %d FIONREAD %d, later %d", edge ? "edge" : "level", polled, unread, later);
+        fail(c, "a set beside (%s) tells of nothing: poll %d FIONREAD %d, later %d", edge ? "edge" : "level", polled,
+             unread, later);
     }
     if (pick(&c->random, 2)) MUST(epoll_ctl(set, EPOLL_CTL_DEL, c->fd, NULL));
     close(set);
@@ -910,12 +934,16 @@ static void examine(uint32_t id) {
         poll(&one, 1, 0);
         errno = 0;
         ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-        fprintf(stderr, "  %u %s: can_read %d can_write %d over %d to send %zu; poll %x, kernel's %x; FIONREAD %d, kernel's %d; peek %zd errno %d; set %d of %d, %d threads wait on it, %d threads:",
+        fprintf(
+            stderr,
+            "  %u %s: can_read %d can_write %d over %d to send %zu; poll %x, kernel's %x; FIONREAD %d, kernel's %d; "
+            "peek %zd errno %d; set %d of %d, %d threads wait on it, %d threads:",
             id, c->side == SERVER ? "server" : "client", c->can_read, c->can_write, c->over, c->to - c->from,
             (unsigned)one.revents, (unsigned)other.revents, unread, queued, n, errno, c->sets[0], set_count[c->side],
             set_threads[c->side][c->sets[0]], thread_count[c->side]);
         for (int k = 0; k < thread_count[c->side]; k++) {
-            fprintf(stderr, " %d%s on %d", workers[c->side][k].manner, workers[c->side][k].impatient ? " impatient" : "", workers[c->side][k].set);
+            fprintf(stderr, " %d%s on %d", workers[c->side][k].manner,
+                    workers[c->side][k].impatient ? " impatient" : "", workers[c->side][k].set);
         }
         fprintf(stderr, "\n");
     }
@@ -987,7 +1015,10 @@ static void start(int side, uint64_t *random, pthread_t *threads) {
         struct worker *w = &workers[side][i];
         /* Several sets in one outer set: each has a thread of its own beside. */
         *w = (struct worker){.side = side, .set = i % set_count[side], .random = mix(*random + (uint64_t)i)};
-        w->manner = manner == 0 ? BY_POLL : manner == 1 ? BY_SELECT : nested && (i >= set_count[side] || manner == 2) ? NESTED : DIRECTLY;
+        w->manner = manner == 0                                       ? BY_POLL
+                    : manner == 1                                     ? BY_SELECT
+                    : nested && (i >= set_count[side] || manner == 2) ? NESTED
+                                                                      : DIRECTLY;
         if (getenv("SETS_DIRECT")) w->manner = DIRECTLY;
         w->most = 1 + (int)pick(random, 32);
         w->impatient = pick(random, 4) == 0;
@@ -1070,7 +1101,8 @@ int main(int argc, char **argv) {
     if (getenv("SETS_OPERATIONS")) operations = (uint32_t)strtoul(getenv("SETS_OPERATIONS"), NULL, 0);
     signal(SIGPIPE, SIG_IGN);
     uint64_t random = mix(seed + 1);
-    for (size_t i = 0; i < sizeof pattern; i++) pattern[i] = i < PATTERN ? (unsigned char)pick(&random, 256) : pattern[i - PATTERN];
+    for (size_t i = 0; i < sizeof pattern; i++)
+        pattern[i] = i < PATTERN ? (unsigned char)pick(&random, 256) : pattern[i - PATTERN];
     random = mix(seed + 2);
     tell_by = pick(&random, 4) == 0 ? TELL_SLOT : pick(&random, 3) == 0 ? TELL_FD : TELL_UNIQUE;
 
@@ -1128,8 +1160,8 @@ int main(int argc, char **argv) {
     if (client) join(CLIENT, threads[CLIENT]);
     pthread_join(guard, NULL);
     if (server) {
-        printf("sets: seed %u %s: %lu connections, %lu MB, %lu waits, %lu moves, %lu stale\n", seed, role, shared->connections,
-            shared->moved >> 20, shared->waits, shared->moves, shared->stale);
+        printf("sets: seed %u %s: %lu connections, %lu MB, %lu waits, %lu moves, %lu stale\n", seed, role,
+               shared->connections, shared->moved >> 20, shared->waits, shared->moves, shared->stale);
     }
     return shared->failed;
 }

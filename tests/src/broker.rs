@@ -34,7 +34,7 @@ impl Broker {
         Broker::launch(stage, arguments, false)
     }
 
-    /// The same, where its socket is kept while there is no daemon, as a service manager does.
+    /// A daemon whose socket is kept while there is no daemon, as a service manager does.
     pub fn start_by_manager(stage: &Stage, arguments: &[&str]) -> Option<Broker> {
         Broker::launch(stage, arguments, true)
     }
@@ -58,7 +58,7 @@ impl Broker {
         self.start_anew(stage);
     }
 
-    /// Another daemon takes the place of one that has ended.
+    /// Another daemon takes the place of a daemon that has ended.
     pub fn start_anew(&mut self, stage: &Stage) {
         self.daemon = launch(stage, &self.socket, &self.arguments, self.kept.as_ref());
     }
@@ -215,7 +215,7 @@ impl User {
         User { run: Run::of_user(uid), uid, gid }
     }
 
-    /// The same in the IPC namespace of the process that /proc has by this name.
+    /// User `uid` in group `gid`, in the IPC namespace of the process that /proc has by this name.
     pub fn beside(process: &str, uid: u32, gid: u32) -> User {
         User { run: Run::of_user_beside(uid, process), uid, gid }
     }

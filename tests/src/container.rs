@@ -60,7 +60,7 @@ impl Container {
         if output.status.success() { Ok(()) } else { Err(format!("{command}: {said}")) }
     }
 
-    /// The same, where it has to succeed.
+    /// Runs a command in its network namespace, as root, which has to succeed.
     pub fn must(&self, command: &str) {
         self.run(command).unwrap_or_else(|error| panic!("{error}"));
     }
@@ -77,7 +77,7 @@ impl Container {
         self.enter(&["--net", "--ipc", "--pid", "--mount"], stage, user, program, arguments, settings)
     }
 
-    /// The same of a process that has nothing but the network of this container.
+    /// A command of a process that has nothing but the network of this container.
     pub fn command_on_network(
         &self,
         stage: &Stage,

@@ -27,7 +27,7 @@ impl Run {
         Run::made(uid, None)
     }
 
-    /// The same in the IPC namespace of the process that /proc has by this name.
+    /// A run of the programs of user `uid` in the IPC namespace of the process that /proc has by this name.
     pub fn of_user_beside(uid: u32, process: &str) -> Run {
         let namespace = format!("/proc/{process}/ns/ipc");
         Run::made(uid, Some(File::open(&namespace).unwrap_or_else(|error| panic!("{namespace}: {error}"))))

@@ -37,7 +37,7 @@ pub fn await_listening(server: &mut Group, port: u16) {
     await_listening_beside("self", server, port);
 }
 
-/// The same in the network namespace of the process that /proc has by this name.
+/// Waits until something listens on `port` in the network namespace of the process that /proc has by this name.
 pub fn await_listening_beside(process: &str, server: &mut Group, port: u16) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !is_listening(process, port) {

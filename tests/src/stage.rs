@@ -63,12 +63,12 @@ impl Stage {
         programs.iter().all(|program| is_installed(program)).then(|| Stage::new(None, PLACES))
     }
 
-    /// The same for a test that mostly waits, and that others of its kind do not disturb.
+    /// A stage for a test that mostly waits, and that others of its kind do not disturb.
     pub fn beside_others(programs: &[&str]) -> Option<Stage> {
         programs.iter().all(|program| is_installed(program)).then(|| Stage::new(None, 1))
     }
 
-    /// The same for programs that have to run as the user `name`, where this process runs as root.
+    /// A stage for programs that have to run as the user `name`, where this process runs as root.
     pub fn as_user(name: &str, programs: &[&str]) -> Option<Stage> {
         if !programs.iter().all(|program| is_installed(program)) {
             return None;

@@ -33,7 +33,7 @@ impl Terminal {
         Terminal::of(command, columns, lines, &["--ctty"])
     }
 
-    /// The same, but no signal comes from the terminal.
+    /// Starts `command` on a terminal from which no signal comes.
     pub fn start_without_signals(command: Command, columns: u16, lines: u16) -> Terminal {
         Terminal::of(command, columns, lines, &[])
     }

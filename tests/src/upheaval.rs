@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub enum Ground {
     /// Two users of one host; the daemon makes its socket itself.
     Users,
-    /// The same, with a service manager that keeps the socket.
+    /// Two users of one host, with a service manager that keeps the socket.
     Kept,
     /// Two containers on a bridge.
     Containers,

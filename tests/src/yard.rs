@@ -114,7 +114,7 @@ impl Yard {
     }
 }
 
-/// The process of the program, as the host numbers it: in a container it is a child of the one that was started.
+/// The process of the program, as the host numbers it: in a container it is a child of the process that was started.
 pub fn guest_of(group: &Group) -> u32 {
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", group.pid())).unwrap_or_default();
     children.split_whitespace().next().map_or(group.pid(), |it| it.parse().expect("a number"))

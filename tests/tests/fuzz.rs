@@ -47,7 +47,7 @@ fn random_programs_agree() {
     let player = player();
     let begin = Instant::now();
     let mut fast = 0;
-    // The same ones each time: what is new is for `make fuzz` to find.
+    // These programs are the same each time: what is new is for `make fuzz` to find.
     for seed in 1.. {
         let text = fuzz::program(seed, 150);
         let kernel = player.play(&text, None);

@@ -59,7 +59,7 @@ impl Header {
         Ok((header, Reader(&packet[LEN..])))
     }
 
-    /// The same of a record that has to be of this kind, and as long as one of that kind is.
+    /// The header and the body of a record that has to be of this kind, and as long as a record of that kind is.
     pub(crate) fn parse_as(packet: &[u8], kind: u16, len: usize) -> Result<(Header, Reader<'_>), WireError> {
         let (header, from) = Header::parse(packet)?;
         if header.kind != kind {

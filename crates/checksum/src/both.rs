@@ -23,7 +23,8 @@ impl Both {
         variant::sum(octets)
     }
 
-    /// The sums of these octets by a certain variant. One that is not available is replaced by [`Variant::Scalar`].
+    /// The sums of these octets by a certain variant. A variant that is not available is replaced by
+    /// [`Variant::Scalar`].
     pub fn by(variant: Variant, octets: &[u8]) -> Both {
         variant::sum_by(variant, octets)
     }

@@ -36,7 +36,8 @@ impl Sums {
         variant::sum(octets)
     }
 
-    /// The sums of these octets by a certain variant. One that is not available is replaced by [`Variant::Scalar`].
+    /// The sums of these octets by a certain variant. A variant that is not available is replaced by
+    /// [`Variant::Scalar`].
     #[inline]
     pub fn by(variant: Variant, octets: &[u8]) -> Sums {
         variant::sum_by(variant, octets)

@@ -27,7 +27,8 @@ impl Sum {
         if octets.len() <= SHORT { short(octets) } else { variant::sum(octets) }
     }
 
-    /// The sum of these octets by a certain variant. One that is not available is replaced by [`Variant::Scalar`].
+    /// The sum of these octets by a certain variant. A variant that is not available is replaced by
+    /// [`Variant::Scalar`].
     #[inline]
     pub fn by(variant: Variant, octets: &[u8]) -> Sum {
         variant::sum_by(variant, octets)

@@ -119,7 +119,7 @@ impl From<RunError> for Failure {
 }
 
 /// Checks where results are to be written, which is better known before a measurement than after: that each file can be
-/// written, and takes the place neither of another nor of one that is read.
+/// written, and takes the place neither of another nor of a file that is read.
 pub fn outputs<'a>(files: impl IntoIterator<Item = &'a PathBuf>, read: &[&PathBuf]) -> Result<(), Failure> {
     let mut taken: Vec<PathBuf> = read.iter().map(|file| place(file)).collect();
     for file in files {

@@ -32,8 +32,8 @@ pub enum Contact {
 /// Number of the only question of a connection.
 const TOKEN: u64 = 1;
 
-/// Asks the daemon that listens at `path`. One that does not answer within `patience` is stopped, or has more to do
-/// than it can.
+/// Asks the daemon that listens at `path`. A daemon that does not answer within `patience` is stopped, or has more to
+/// do than it can.
 pub fn ask(path: &SocketPath, patience: Duration) -> Contact {
     if path.bytes().is_empty() {
         return Contact::Unasked;

@@ -140,7 +140,7 @@ pub fn without() -> OsString {
 }
 
 /// Tells the library from another library, from a text, and from the part of a library that a broken copy left: the
-/// loader would pass these over, or load one that carries no connection.
+/// loader would pass these over, or load a library that carries no connection.
 fn is_library(path: &Path) -> io::Result<()> {
     // To open what is no file may take for ever.
     if !fs::metadata(path)?.is_file() {

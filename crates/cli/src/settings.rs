@@ -33,7 +33,7 @@ pub struct Settings {
     pub values: Vec<Setting>,
     /// The file that was read, if any.
     pub file: Option<PathBuf>,
-    /// The same, typed.
+    /// The settings, typed.
     pub typed: Config,
 }
 
@@ -281,7 +281,7 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// What to do about a name that does not exist: the nearest one that does, spelt as its place spells names.
+/// What to do about a name that does not exist: the nearest name that does, spelt as its place spells names.
 fn hint(written: &str, origin: &Origin) -> String {
     let word = written.replace('-', "_").to_ascii_uppercase();
     let nearest = if *origin == Origin::Environment {

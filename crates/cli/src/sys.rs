@@ -471,8 +471,8 @@ pub fn open_closed_standard_streams() -> io::Result<()> {
     }
 }
 
-/// The same file under a number above 2. One that was opened while a standard stream is closed has that stream's
-/// number, and would be taken for it.
+/// The file under a number above 2. A file that was opened while a standard stream is closed has that stream's number,
+/// and would be taken for it.
 pub fn clear_of_standard_streams(file: File) -> io::Result<File> {
     // SAFETY: duplicates a descriptor that `file` owns.
     let number = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) })?;

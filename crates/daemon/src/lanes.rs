@@ -1,8 +1,8 @@
 //! Work that clients can make last: taking their packets, looking at what came with them, and closing it.
 //!
 //! A descriptor that a client hands over can keep any call on it waiting (see [`crate::facts`]), even its close. So
-//! this work is done by threads, one piece at a time for each user. A user who keeps a thread waiting delays no other
-//! user: the others have the other threads, and the loop of the daemon never touches what a client has sent.
+//! this work is done by threads, one piece at a time for each user. A user whose client keeps a thread waiting delays
+//! no other user: the others have the other threads, and the loop of the daemon never touches what a client has sent.
 
 use crate::packet::Packet;
 use crate::sys;

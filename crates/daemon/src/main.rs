@@ -151,7 +151,8 @@ fn status(abilities: &Abilities, policy: &Policy) -> String {
     format!("proves connections by {by}; {allowing} rules that allow, {denying} that deny")
 }
 
-/// Tells the service manager, if there is one. One that does not listen knows nothing of it, and the daemon goes on.
+/// Tells the service manager, if there is one. A manager that does not listen knows nothing of it, and the daemon goes
+/// on.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(%error, "the service manager cannot be told");

@@ -100,7 +100,7 @@ impl Reloads {
         self.bell.as_fd()
     }
 
-    /// The next one that has been read, or what was wrong with it; `None` if there is none.
+    /// The next policy that has been read, or what was wrong with it; `None` if there is none.
     pub fn take(&mut self) -> Option<Result<Policy, LoadError>> {
         sys::quiet(&self.bell);
         self.loaded.try_recv().ok()

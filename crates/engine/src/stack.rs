@@ -36,8 +36,8 @@ impl<L: Link> Stack<L> {
         Stack { link, column, packets, buffers, batch: BATCH, backlog: Backlog::default(), in_pieces: 0 }
     }
 
-    /// The same, but takes `batch` packets from the link at a time: with 1, each packet goes through all layers before
-    /// the next.
+    /// These layers, which take `batch` packets from the link at a time: with 1, each packet goes through all layers
+    /// before the next.
     pub fn in_batches_of(self, batch: usize) -> Stack<L> {
         Stack { batch, ..self }
     }
@@ -47,7 +47,7 @@ impl<L: Link> Stack<L> {
         &self.link
     }
 
-    /// The same, to change it. A caller that takes packets or buffers from it takes them away from the layers.
+    /// The link, to change it. A caller that takes packets or buffers from it takes them away from the layers.
     pub fn link_mut(&mut self) -> &mut L {
         &mut self.link
     }
@@ -219,7 +219,7 @@ pub(crate) fn give(
     }
 }
 
-/// Octets by which a TPDU has to be longer than one that it carries: what size goes by in X.224, and more than a
+/// Octets by which a TPDU has to be longer than a TPDU that it carries: what size goes by in X.224, and more than a
 /// header.
 const STEP: u32 = 128;
 /// What layer number `level` of `layers` is configured with, counted from the lowest, where the uppermost has `top`.

@@ -44,7 +44,7 @@ impl Host {
         Host::over(own, other, 2048, MTU)
     }
 
-    /// The same, with frames of so many octets at a link that carries so many.
+    /// With two addresses as in `new`, and frames of so many octets at a link that carries so many.
     fn over(own: u8, other: u8, frame_size: u32, mtu: usize) -> Host {
         let (arena, mut free) = Arena::new(Geometry { frames: FRAMES as u32, frame_size, headroom: 128 });
         let pool = free.split_off(FRAMES - POOL).into_iter().collect();

@@ -29,7 +29,8 @@ static void measure(const struct options *o) {
     uint64_t start = now_ns();
     while (number < o->warm_up + o->count) exchange(o, message, answer, number++);
     double seconds = (double)(now_ns() - start) / 1e9;
-    printf("{\"count\":%" PRIu64 ",\"seconds\":%.9f,\"per_second\":%.1f}\n", o->count, seconds, (double)o->count / seconds);
+    printf("{\"count\":%" PRIu64 ",\"seconds\":%.9f,\"per_second\":%.1f}\n", o->count, seconds,
+           (double)o->count / seconds);
 }
 
 int main(int argc, char **argv) { return play(argc, argv, serve, measure); }

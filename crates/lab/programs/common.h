@@ -116,7 +116,8 @@ static inline struct options parse(int argc, char **argv) {
 }
 
 // With --port the client, else the server.
-static inline int play(int argc, char **argv, void (*serve)(const struct options *), void (*measure)(const struct options *)) {
+static inline int play(int argc, char **argv, void (*serve)(const struct options *),
+                       void (*measure)(const struct options *)) {
     struct options o = parse(argc, argv);
     (o.port ? measure : serve)(&o);
     return 0;
@@ -274,6 +275,6 @@ static inline void print_durations(uint32_t *ns, size_t n, double seconds) {
     double sum = 0;
     for (size_t i = 0; i < n; i++) sum += ns[i];
     qsort(ns, n, sizeof *ns, by_value);
-    printf("{\"count\":%zu,\"seconds\":%.9f,\"min_ns\":%u,\"p50_ns\":%u,\"p99_ns\":%u,\"mean_ns\":%.1f}\n", n, seconds, ns[0],
-           ns[n / 2], ns[n - 1 - n / 100], sum / (double)n);
+    printf("{\"count\":%zu,\"seconds\":%.9f,\"min_ns\":%u,\"p50_ns\":%u,\"p99_ns\":%u,\"mean_ns\":%.1f}\n", n, seconds,
+           ns[0], ns[n / 2], ns[n - 1 - n / 100], sum / (double)n);
 }

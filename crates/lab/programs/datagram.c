@@ -13,7 +13,8 @@
 #endif
 
 enum { MOST = 64, LONGEST_DATAGRAM = 65507, BACKLOG = 8 << 20, ENDS = 100, ANSWER_US = 50000 };
-static const uint64_t END = UINT64_MAX, STEP = 0x9e3779b97f4a7c15; // the end of all; what one word has more than the last
+// The end of all; what one word has more than the last.
+static const uint64_t END = UINT64_MAX, STEP = 0x9e3779b97f4a7c15;
 
 struct result {
     uint64_t delivered, ns, used_ns;

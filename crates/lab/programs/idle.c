@@ -120,7 +120,8 @@ static void measure(const struct options *o) {
     struct cost rest = cost_now();
     uint64_t begin = now_ns(), last = begin + (uint64_t)(o->seconds * 1e9);
     for (uint64_t now = begin; now < last; now = now_ns())
-        if (epoll_wait_for(set, events, EVENTS, (int)((last - now) / 1000000 + 1)) != 0) wrong("an idle connection became ready");
+        if (epoll_wait_for(set, events, EVENTS, (int)((last - now) / 1000000 + 1)) != 0)
+            wrong("an idle connection became ready");
     struct message mine, theirs;
     report(&mine, &start, &rest);
     double ns = (double)(now_ns() - begin), connections = (double)o->count;
@@ -129,7 +130,8 @@ static void measure(const struct options *o) {
     printf("{\"client_cpu_percent\":%.4f,\"server_cpu_percent\":%.4f,\"client_memory\":%.1f,\"server_memory\":%.1f,"
            "\"client_resident\":%.1f,\"server_resident\":%.1f}\n",
            100 * (double)mine.cpu_ns / ns, 100 * (double)theirs.cpu_ns / ns, (double)mine.memory / connections,
-           (double)theirs.memory / connections, (double)mine.resident / connections, (double)theirs.resident / connections);
+           (double)theirs.memory / connections, (double)mine.resident / connections,
+           (double)theirs.resident / connections);
 }
 
 int main(int argc, char **argv) { return play(argc, argv, serve, measure); }

@@ -20,7 +20,8 @@ static char *slot(struct line *line, uint64_t turn, size_t size) {
 
 static void hand_over(const char *at, size_t size) {
 #ifdef __x86_64__
-    for (size_t i = 0; i < size && i < MOST_DEMOTED * LINE; i += LINE) __asm__ volatile("cldemote (%0)" : : "r"(at + i));
+    for (size_t i = 0; i < size && i < MOST_DEMOTED * LINE; i += LINE)
+        __asm__ volatile("cldemote (%0)" : : "r"(at + i));
 #else
     (void)at, (void)size;
 #endif

@@ -85,5 +85,6 @@ int main(int argc, char **argv) {
         }
     }
     double seconds = (double)(now - begin) / 1e9;
-    printf("{\"count\":%" PRIu64 ",\"seconds\":%.9f,\"per_second\":%.1f}\n", counted, seconds, (double)counted / seconds);
+    printf("{\"count\":%" PRIu64 ",\"seconds\":%.9f,\"per_second\":%.1f}\n", counted, seconds,
+           (double)counted / seconds);
 }

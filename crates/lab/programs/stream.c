@@ -24,7 +24,8 @@ static void serve(const struct options *o) {
         meter_received(&meter, buffer, (size_t)n);
         if (o->pause_us) usleep(o->pause_us);
     }
-    struct result result = {.ns = meter_ns(&meter), .total = meter.position, .bytes = meter.position - meter.begin_position};
+    struct result result = {
+        .ns = meter_ns(&meter), .total = meter.position, .bytes = meter.position - meter.begin_position};
     send_all(fd, &result, sizeof result);
 }
 

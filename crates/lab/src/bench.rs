@@ -164,7 +164,7 @@ impl Lab {
         self.converse_both(session, program, arguments, pair).map(|(_, client)| client)
     }
 
-    /// The same: how the server and the client ended.
+    /// A server and a client of one helper program, as in [`Lab::converse`]: how both ended.
     ///
     /// # Errors
     /// As for [`Lab::converse`].

@@ -19,7 +19,7 @@ const PRELOAD: &str = "LD_PRELOAD";
 pub enum Side {
     /// Programs as they are, on kernel TCP.
     Kernel,
-    /// The same programs with the library.
+    /// Programs with the library.
     Underpass,
 }
 
@@ -71,7 +71,7 @@ impl Launcher {
         &self.library
     }
 
-    /// The same launcher with the library at another place, for users who cannot read the first.
+    /// This launcher with the library at another place, for users who cannot read the first.
     pub fn with_library(&self, library: PathBuf) -> Launcher {
         Launcher { library, settings: self.settings.clone() }
     }
@@ -84,7 +84,7 @@ impl Launcher {
         self.session_of(side, None)
     }
 
-    /// The same for programs that another user will run.
+    /// What one sample on `side` is started in, for programs that another user will run.
     ///
     /// # Errors
     /// There is no shared memory for the counters, or this process may not act as that user.

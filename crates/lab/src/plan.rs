@@ -81,19 +81,19 @@ impl Plan {
         Plan { group, name, size: None, unit, better, contrast, targets: Vec::new(), notes: Vec::new() }
     }
 
-    /// The same, for messages or writes of `bytes`.
+    /// This plan for messages or writes of `bytes`.
     pub fn of_size(mut self, bytes: u64) -> Plan {
         self.size = Some(bytes);
         self
     }
 
-    /// The same, with one more target.
+    /// This plan with one more target.
     pub fn target(mut self, target: Target) -> Plan {
         self.targets.push(target);
         self
     }
 
-    /// The same, with one more note.
+    /// This plan with one more note.
     pub fn note(mut self, note: impl Into<String>) -> Plan {
         self.notes.push(note.into());
         self

@@ -84,7 +84,7 @@ impl Running {
         Ok(program)
     }
 
-    /// The same for a program that reads `input` from its standard input.
+    /// Starts a program that reads `input` from its standard input.
     ///
     /// # Errors
     /// It cannot be started.

@@ -277,7 +277,7 @@ pub fn now() -> String {
     rfc3339(SystemTime::now())
 }
 
-/// The same with milliseconds.
+/// The time in UTC, with milliseconds.
 pub(crate) fn now_with_milliseconds() -> String {
     let time = SystemTime::now();
     let milliseconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_millis());
@@ -309,7 +309,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::plan::Target;
 
-    /// A record with one figure of each kind, and one that is invalid.
+    /// A record with one figure of each kind, and a figure that is invalid.
     pub(crate) fn example() -> Record {
         let blocking = |bytes, targets: &[Target]| {
             let mut plan = Plan::duration("blocking", format!("blocking, {}", crate::unit::size(bytes))).of_size(bytes);

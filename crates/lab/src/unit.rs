@@ -54,7 +54,7 @@ impl Unit {
         format!("{} {unit}", digits(value)).trim_end().to_string()
     }
 
-    /// The same for a round value, as targets and the ticks of an axis are: `5 µs`, `16 KiB`.
+    /// A round value with its unit, as targets and the ticks of an axis have it: `5 µs`, `16 KiB`.
     pub fn round(self, value: f64) -> String {
         let (value, unit) = self.scaled(value);
         format!("{} {unit}", plain(value)).trim_end().to_string()

@@ -132,7 +132,7 @@ impl Buffer {
     }
 }
 
-/// The same, which a link has not sent.
+/// The buffer as one that a link has not sent.
 pub(crate) fn refused(mut buffer: Buffer) -> Buffer {
     buffer.refuse(true);
     buffer
@@ -267,7 +267,7 @@ impl Arena {
         unsafe { std::slice::from_raw_parts(self.at(buffer), buffer.len()) }
     }
 
-    /// The same, to be written.
+    /// The octets of a buffer, to be written.
     #[inline]
     pub fn octets_mut<'a>(&'a self, buffer: &'a mut Buffer) -> &'a mut [u8] {
         // SAFETY: as in `octets`, and the token is borrowed for this alone.

@@ -1,7 +1,7 @@
 //! What wakes a thread: another thread's word that it is to look again.
 //!
-//! A thread that waits for rings alone parks, and is unparked. One that waits for descriptors too sleeps in poll(2),
-//! where a bell (eventfd(2)) is one more of them.
+//! A thread that waits for rings alone parks, and is unparked. A thread that waits for descriptors too sleeps in
+//! poll(2), where a bell (eventfd(2)) is one more of them.
 
 use crate::sync::Thread;
 use rustix::event::{EventfdFlags, eventfd};

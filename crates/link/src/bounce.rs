@@ -98,7 +98,7 @@ impl<L: Link> Bounce<L> {
         &self.link
     }
 
-    /// The same, to be told something.
+    /// The link below, to be told something.
     pub fn link_mut(&mut self) -> &mut L {
         &mut self.link
     }

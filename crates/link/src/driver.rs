@@ -42,7 +42,7 @@ impl Driver {
         Ok(Opened { driver, link: driven.into_link(), mode, instead })
     }
 
-    /// The same, and why it is not on AF_XDP, where the choice was free.
+    /// Opens an interface as [`Driver::open`] does, and says why it is not on AF_XDP where the choice was free.
     pub(crate) fn choose(
         self,
         interface: &str,

@@ -102,9 +102,9 @@ impl Ethernet {
         Ethernet::first(driver, interface, local, arena, config, false)
     }
 
-    /// The same, so that others of this user may be bound to the same address, as [`Ethernet::beside`] is: each takes
-    /// what comes over a queue of the interface, and the kernel gives what comes through it to one of them for each
-    /// pair of addresses and ports.
+    /// Opens an interface and an address as [`Ethernet::open`] does, so that others of this user may be bound to the
+    /// same address, as [`Ethernet::beside`] is: each takes what comes over a queue of the interface, and the kernel
+    /// gives what comes through it to one of them for each pair of addresses and ports.
     ///
     /// # Errors
     /// See [`OpenError`].

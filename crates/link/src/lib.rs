@@ -77,7 +77,7 @@ pub struct Readiness<'a> {
 }
 
 impl<'a> Readiness<'a> {
-    /// The same, to be looked at after so long as well.
+    /// This readiness, to be looked at after so long as well.
     #[must_use]
     pub fn look_after(self, time: Option<Duration>) -> Readiness<'a> {
         let look = [self.look, time].into_iter().flatten().min();

@@ -231,8 +231,8 @@ impl Calls {
     }
 }
 
-/// How many packets a call asks for after one that has asked for so many, of which so many came: twice as many as came,
-/// and no less than half of before, since what comes in bursts comes so again.
+/// How many packets a call asks for after a call that has asked for so many, of which so many came: twice as many as
+/// came, and no less than half of before, since what comes in bursts comes so again.
 fn asks_next(asked: usize, came: usize) -> usize {
     (2 * came).max(asked / 2).clamp(FEW, BATCH)
 }

@@ -512,7 +512,7 @@ mod tests {
         }
     }
 
-    /// Batches of every length, round and round: none is taken for one that was in its place before.
+    /// Batches of every length, round and round: none is taken for a batch that was in its place before.
     #[test]
     fn batches_of_every_length_in_order() {
         // Miri takes a thousand times as long.

@@ -42,7 +42,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Table<K, V, S> {
         self.all.get(number as usize).map(|it| &it.1)
     }
 
-    /// The same.
+    /// The value of this number, to be changed.
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut V> {
         self.all.get_mut(number as usize).map(|it| &mut it.1)
@@ -53,7 +53,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Table<K, V, S> {
         self.all.iter().map(|it| &it.1)
     }
 
-    /// The same.
+    /// All values, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.all.iter_mut().map(|it| &mut it.1)
     }

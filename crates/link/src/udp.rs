@@ -258,7 +258,7 @@ impl Udp {
         self.timely = timely;
     }
 
-    /// The same, if there may be any.
+    /// Sends packets whose time has come, if there may be any.
     fn advance(&mut self) {
         if self.paced > 0 || !self.timely.is_empty() {
             self.flush(monotonic());

@@ -406,8 +406,8 @@ impl Link for Xdp {
 /// Frames of a packet that is sent, at most.
 ///
 /// A device that copies nothing takes so many as its driver says (`xdp_zc_max_segs`). Of a packet of more, Linux 6.18
-/// takes the frames out of the ring and neither sends them nor gives them back (`xskq_cons_read_desc_batch`). One that
-/// takes packets in pieces at all takes two.
+/// takes the frames out of the ring and neither sends them nor gives them back (`xskq_cons_read_desc_batch`). A device
+/// that takes packets in pieces at all takes two.
 fn pieces(in_pieces: bool, zero_copy: bool) -> usize {
     match (in_pieces, zero_copy) {
         (false, _) => 1,

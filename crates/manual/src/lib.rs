@@ -41,7 +41,7 @@ pub fn part(roff: &mut Roff, title: &str, entries: &[(Vec<Inline>, Vec<Inline>)]
     }
 }
 
-/// The same of names in one style, each with a sentence.
+/// Adds a part of names in one style, each with a sentence.
 pub fn list(roff: &mut Roff, title: &str, style: fn(&str) -> Inline, entries: &[(&str, &str)]) {
     let entries: Vec<_> = entries.iter().map(|(name, help)| (vec![style(name)], vec![roman(*help)])).collect();
     part(roff, title, &entries);

@@ -53,7 +53,7 @@ laid_out! {
     }
 }
 
-/// Which end of a connection: the one that made the channel is `Maker`.
+/// Which end of a connection: the end that made the channel is `Maker`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Made the channel; sends in direction 0.
@@ -145,7 +145,7 @@ impl Pool {
         Ok((Pool { mapping, shape }, is_new))
     }
 
-    /// The same, by the number of a pool that this process has mapped.
+    /// The pool of this number, which this process has mapped.
     pub fn of_number(number: i32, shape: Shape) -> Option<Pool> {
         shape
             .is_sane()
@@ -406,7 +406,8 @@ impl Channel {
         is_executing(self.incoming())
     }
 
-    /// The same of either end, for a process that ends. What it was about to execute itself does not come any more.
+    /// Whether a process of either end is between two program images, and lives, for a process that ends. What it was
+    /// about to execute itself does not come any more.
     pub fn is_awaited_by_image(&self) -> bool {
         let me = kernel::marked_process_id();
         let is_mine = |direction: &Direction| direction.sender.executing.load(SeqCst) == me;

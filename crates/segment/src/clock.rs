@@ -86,7 +86,7 @@ pub fn ticks_per_microsecond() -> u64 {
     }
 }
 
-/// The same, measured: the first call takes a millisecond. For callers that do not [`begin`] early.
+/// The counter's frequency, measured: the first call takes a millisecond. For callers that do not [`begin`] early.
 pub fn measured_ticks_per_microsecond() -> u64 {
     if FIRST_TICKS.load(Relaxed) == 0 {
         begin();

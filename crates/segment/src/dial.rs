@@ -11,7 +11,7 @@ use underpass_broker::{Answer, Ask, Knock, LONGEST};
 
 /// Octets of a control message with one descriptor (cmsg(3)): header, number, padding.
 const CONTROL: usize = 24;
-/// The same without the padding.
+/// Octets of such a control message without the padding.
 const CONTROL_LEN: usize = 20;
 
 /// A connection to the broker.

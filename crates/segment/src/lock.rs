@@ -65,7 +65,7 @@ impl Lock {
         }
     }
 
-    /// The same, but does not wait for another thread: `None` if one that lives is inside.
+    /// Enters as thread `me`, but does not wait for another thread: `None` if a thread that lives is inside.
     pub fn try_enter(&self, me: u32) -> Option<Entered> {
         match self.owner() {
             0 => self.enter_at_once(me).then_some(Entered::Alone),

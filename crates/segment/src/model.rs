@@ -98,7 +98,7 @@ impl Queue {
     }
 }
 
-/// The answer to a system call of a model, if it is one that a model makes.
+/// The answer to a system call of a model, if it is a call that a model makes.
 ///
 /// # Safety
 /// As of the system call.
@@ -132,7 +132,7 @@ unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Option<Answer> {
     unsafe { socket_call(&kernel, number, args) }
 }
 
-/// The same for a call on one of the two sockets.
+/// The answer to a call on one of the two sockets, if it is a call that a model makes.
 ///
 /// # Safety
 /// As of the system call.

@@ -77,7 +77,7 @@ reasons! {
     Asynchronous = "asynchronous",
     /// The program asks for a signal when something comes (O_ASYNC).
     Signals = "signals",
-    /// It was pinned from outside by `underpass pin`; `underpass unpin` lets it go up again.
+    /// `underpass pin` holds it on kernel TCP; `underpass unpin` lets it go up again.
     Asked = "asked",
     /// Nothing has been sent or received on it.
     Unused = "unused",
@@ -96,4 +96,7 @@ reasons! {
     Met = "met",
     /// The process had no free descriptor or buffer to ask the kernel by who is at the other end.
     NoDescriptor = "no-descriptor",
+    /// The other end could not be asked yet: its program has not accepted the connection. It is asked again after some
+    /// more calls.
+    NotAccepted = "not-accepted",
 }

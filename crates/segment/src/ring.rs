@@ -65,7 +65,7 @@ const MOST_DEMOTED: u64 = 32;
 
 /// Header of a mark of going down that the reader has not come to. The sender may take it back.
 const DOWN_AHEAD: u64 = header(DOWN, HEADER);
-/// The same, once the reader passes it.
+/// Header of a mark of going down once the reader passes it.
 const DOWN_PASSED: u64 = header(DOWN, 0);
 
 const fn header(kind: u64, len: u64) -> u64 {

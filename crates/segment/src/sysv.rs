@@ -5,7 +5,7 @@
 //! process ends, and yet Linux still lets a process of the same user attach it by its number (shmop(2), "Linux permits
 //! a process to attach a shared memory segment that has already been marked for deletion").
 //!
-//! A process that is killed before it has marked its segment leaves an empty one that nobody would ever remove. Its
+//! A process that is killed before it has marked its segment leaves an empty segment that nobody would ever remove. Its
 //! size shows whose it is, and the next process of this user that looks for segments removes it.
 #![allow(unsafe_code, reason = "attaches memory and calls shmctl")]
 
@@ -96,7 +96,7 @@ impl Mapping {
         !self.is_memfd() && attest_private(self.id, self.len, uid).is_ok()
     }
 
-    /// The same, to be read only: a write to it kills the process.
+    /// Attaches a segment to be read only: a write to it kills the process.
     ///
     /// # Errors
     /// As for [`Mapping::open`].

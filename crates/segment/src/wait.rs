@@ -17,8 +17,8 @@ const ALONE_US: u64 = 4;
 const GIVEN_US: u64 = 1000;
 /// A direction whose waits are long polls once in this many waits, to find out whether they still are.
 const PROBE_EVERY: u32 = 64;
-/// The same where the waits are [`FAR`] times as long as the longest poll: no wake-ups that polls would save can make
-/// that much.
+/// A direction whose waits are [`FAR`] times as long as the longest poll polls once in this many waits: no wake-ups
+/// that polls would save can make that much.
 const PROBE_RARELY: u32 = 4 * PROBE_EVERY;
 const FAR: u64 = 3;
 
@@ -197,7 +197,7 @@ fn budget(mean: u64, waits: u32, longest: u64) -> u64 {
     if mean / 8 <= longest || waits.is_multiple_of(probe_every) { longest } else { 0 }
 }
 
-/// The same mean with one wait more. One very long wait must not outweigh many short ones.
+/// The mean, times 8, with one wait more. One very long wait must not outweigh many short ones.
 fn learnt(mean: u64, waited: u64, ticks_per_microsecond: u64) -> u64 {
     mean - mean / 8 + waited.min(LONGEST_LEARNT_US * ticks_per_microsecond)
 }

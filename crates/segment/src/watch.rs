@@ -116,7 +116,7 @@ pub fn look(uid: u32) -> Result<Vec<Seen>, Errno> {
     look_at(Whose::User(uid), &|namespaces, number| (mine == Some(namespaces)).then_some(number))
 }
 
-/// The same for the tables of `whose`. `name` translates a process's number in given namespaces (as
+/// Everything in the tables of `whose` that is in use. `name` translates a process's number in given namespaces (as
 /// [`kernel::namespaces`] has them) into its number here.
 ///
 /// # Errors

@@ -40,9 +40,11 @@ struct side {
     _Atomic int unable;     // how often it was handed to an image that cannot go on
     _Atomic int keepers;    // processes that wait for others, and keep a descriptor of it meanwhile
     _Atomic int ended;      // nothing more will come from it
-    _Atomic int passed;     // it was passed to another process, so it sends by the kernel behind what lies unread in the ring
+    _Atomic int
+        passed; // it was passed to another process, so it sends by the kernel behind what lies unread in the ring
     _Atomic int input;      // it became an image's standard input, so it sends by the kernel likewise
-    _Atomic int pinned;     // it was used in a way that the library leaves to the kernel, so both send by the kernel likewise
+    _Atomic int
+        pinned; // it was used in a way that the library leaves to the kernel, so both send by the kernel likewise
     _Atomic uint64_t filtered; // 1 + what it had received when it was handed to an image behind a filter
     _Atomic int reset;      // it has heard of a reset that may have been
     _Atomic int replaced;   // an image had another socket in its place

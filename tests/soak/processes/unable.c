@@ -31,11 +31,13 @@ extern char **environ;
 
 // Why the image cannot go on. The first few are about the image, the others change the process before it executes.
 enum {
-    BARE, PRELOADS_OTHER, SWITCHED_OFF, STATIC, FEW_ADDRESSES, CONFINED, REAL_USER, EFFECTIVE_USER, REAL_GROUP, ANOTHER_USER, NEW_IPC, NEW_ROOT,
+    BARE, PRELOADS_OTHER, SWITCHED_OFF, STATIC, FEW_ADDRESSES, CONFINED, REAL_USER, EFFECTIVE_USER, REAL_GROUP,
+    ANOTHER_USER, NEW_IPC, NEW_ROOT,
     CAUSES
 };
-static const char *const CAUSE[CAUSES] = {"bare", "preloads-other", "switched-off", "static", "few-addresses", "confined", "real-user",
-                                          "effective-user", "real-group", "another-user", "new-ipc", "new-root"};
+static const char *const CAUSE[CAUSES] = {"bare",          "preloads-other", "switched-off", "static",
+                                          "few-addresses", "confined",       "real-user",    "effective-user",
+                                          "real-group",    "another-user",   "new-ipc",      "new-root"};
 enum { BY_SPAWN, BY_FORKING, BY_VFORK, BY_SYSTEM, IN_PLACE, WAYS };
 static const char *const WAY[WAYS] = {"unable-spawn", "unable-fork", "unable-vfork", "unable-system", "unable-replace"};
 enum { SOMEBODY = 1000 };
@@ -221,10 +223,13 @@ static void by_shell(struct actor *a, int cause, const struct image *it)
     // Which the shell inherits: dash names no descriptor above 9. Without a free number so low, bash does.
     int plain = fcntl(a->fd, F_DUPFD, 3);
     const char *shell = plain > 9 ? "exec bash -c '" : "";
-    const char *before = cause == BARE ? "unset LD_PRELOAD;" : cause == SWITCHED_OFF ? "export UNDERPASS_MODE=off;" : "";
+    const char *before = cause == BARE           ? "unset LD_PRELOAD;"
+                         : cause == SWITCHED_OFF ? "export UNDERPASS_MODE=off;"
+                                                 : "";
     int n = snprintf(command, sizeof command, "%s", shell);
-    n += cause == PRELOADS_OTHER ? snprintf(command + n, sizeof command - (size_t)n, "export LD_PRELOAD=%s;", other_library)
-                                 : snprintf(command + n, sizeof command - (size_t)n, "%s", before);
+    n += cause == PRELOADS_OTHER
+             ? snprintf(command + n, sizeof command - (size_t)n, "export LD_PRELOAD=%s;", other_library)
+             : snprintf(command + n, sizeof command - (size_t)n, "%s", before);
     n += snprintf(command + n, sizeof command - (size_t)n, "exec %s", cause == STATIC ? static_image : program);
     for (int i = 1; it->words[i]; i++)
         n += snprintf(command + n, sizeof command - (size_t)n, " %s", it->words[i]);

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use underpass_tests::library::workspace;
 
@@ -69,6 +70,9 @@ fn folders(parent: &Path) -> Result<Vec<PathBuf>> {
 /// The path of a module within its crate; that of the crate itself is empty.
 type Module = Vec<String>;
 
+/// What stands in a module's place where a file imports all that the root shows.
+const EVERYTHING: &str = "*";
+
 /// Which module imports which.
 type Arrows = BTreeMap<Module, BTreeSet<Module>>;
 
@@ -108,10 +112,37 @@ impl Crate {
         arrows
     }
 
-    /// The file in which an item of this path lies.
+    /// The file in which an item of this path lies; [`EVERYTHING`] for the path of the root, which shows all.
     fn owner(&self, path: &[String]) -> Module {
-        let lengths = (0..=path.len()).rev();
-        lengths.map(|len| path[..len].to_vec()).find(|it| self.0.contains_key(it)).unwrap_or_default()
+        let Some(first) = path.first() else { return vec![EVERYTHING.to_string()] };
+        let lengths = (1..=path.len()).rev();
+        let owner = lengths.map(|len| path[..len].to_vec()).find(|it| self.0.contains_key(it));
+        owner.or_else(|| Some(self.owner(&self.shown_at_root(first)?))).unwrap_or_default()
+    }
+
+    /// The path of what the root shows by this name, if that lies elsewhere.
+    fn shown_at_root(&self, name: &str) -> Option<Module> {
+        let mut shown = BTreeMap::new();
+        for item in &self.0.get(&Module::new())?.items {
+            if let syn::Item::Use(it) = item {
+                names(&[], &it.tree, &mut shown);
+            }
+        }
+        let path = shown.remove(name)?;
+        let path: Module = path.into_iter().skip_while(|it| matches!(it.as_str(), "crate" | "self")).collect();
+        path.first().is_some_and(|first| first != name && self.0.contains_key(&vec![first.clone()])).then_some(path)
+    }
+}
+
+/// The path of each name that this tree brings into a file.
+fn names(before: &[String], tree: &syn::UseTree, into: &mut BTreeMap<String, Module>) {
+    let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
+    match tree {
+        syn::UseTree::Path(it) => names(&with(&it.ident), &it.tree, into),
+        syn::UseTree::Name(it) => drop(into.insert(it.ident.to_string(), with(&it.ident))),
+        syn::UseTree::Rename(it) => drop(into.insert(it.rename.to_string(), with(&it.ident))),
+        syn::UseTree::Glob(_) => {}
+        syn::UseTree::Group(it) => it.items.iter().for_each(|tree| names(before, tree, into)),
     }
 }
 
@@ -153,11 +184,13 @@ struct Imports {
 impl Imports {
     fn add(&mut self, path: &[String]) {
         let Some(first) = path.first() else { return };
-        let supers = path.iter().take_while(|it| *it == "super").count();
         let resolved = match first.as_str() {
             "crate" => path[1..].to_vec(),
-            "self" => [&self.module, &path[1..]].concat(),
-            "super" => [&self.module[..self.module.len().saturating_sub(supers)], &path[supers..]].concat(),
+            "self" | "super" => {
+                let path = path.strip_prefix(&["self".to_string()]).unwrap_or(path);
+                let supers = path.iter().take_while(|it| *it == "super").count();
+                [&self.module[..self.module.len().saturating_sub(supers)], &path[supers..]].concat()
+            }
             _ => return,
         };
         self.paths.push(resolved);
@@ -174,21 +207,37 @@ impl Imports {
         }
     }
 
-    /// Paths that begin with `crate` in what a macro is given, which is not parsed.
-    fn add_tokens(&mut self, tokens: &str) {
-        for text in tokens.split("crate :: ").skip(1) {
-            let words = text.split(" :: ").map_while(|word| {
-                let end = word.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(word.len());
-                (end > 0).then(|| (word[..end].to_string(), end == word.len()))
-            });
-            let mut path = vec!["crate".to_string()];
-            for (word, goes_on) in words {
-                path.push(word);
-                if !goes_on {
-                    break;
+    /// Paths that begin with `crate`, `super` or `self` in what a macro is given, which is not parsed.
+    fn add_tokens(&mut self, tokens: TokenStream) {
+        let mut path: Vec<String> = Vec::new();
+        let mut colons = 0;
+        for token in tokens {
+            match token {
+                TokenTree::Punct(it) if it.as_char() == ':' && !path.is_empty() => colons += 1,
+                TokenTree::Ident(it) if !path.is_empty() && colons == 2 => {
+                    path.push(it.to_string());
+                    colons = 0;
+                }
+                other => {
+                    self.add_if_longer(&path);
+                    (path, colons) = (Vec::new(), 0);
+                    match other {
+                        TokenTree::Ident(it) if it == "crate" || it == "super" || it == "self" => {
+                            path = vec![it.to_string()]
+                        }
+                        TokenTree::Group(it) => self.add_tokens(it.stream()),
+                        _ => {}
+                    }
                 }
             }
-            self.add(&path);
+        }
+        self.add_if_longer(&path);
+    }
+
+    /// `self` alone is a value.
+    fn add_if_longer(&mut self, path: &[String]) {
+        if path.len() > 1 {
+            self.add(path);
         }
     }
 }
@@ -220,6 +269,9 @@ impl<'a> Visit<'a> for Imports {
         }
     }
 
+    /// `pub(crate)` imports nothing.
+    fn visit_vis_restricted(&mut self, _: &'a syn::VisRestricted) {}
+
     fn visit_path(&mut self, path: &'a syn::Path) {
         let names: Vec<String> = path.segments.iter().map(|it| it.ident.to_string()).collect();
         self.add(&names);
@@ -227,7 +279,7 @@ impl<'a> Visit<'a> for Imports {
     }
 
     fn visit_macro(&mut self, it: &'a syn::Macro) {
-        self.add_tokens(&it.tokens.to_string());
+        self.add_tokens(it.tokens.clone());
         visit::visit_macro(self, it);
     }
 }
@@ -334,5 +386,21 @@ mod tests {
         ]);
         let pairs = [("stray", "table"), ("table", "calls::send")].map(|(a, b)| (a.to_string(), b.to_string()));
         assert_eq!(upward(&arrows, &[&["calls"], &["table"]]), pairs);
+    }
+
+    #[test]
+    fn no_import_is_hidden_by_a_macro_or_the_root() {
+        let root = "mod calls; mod table; pub use calls::C;";
+        for hidden in [
+            "fn f() { assert!(super::calls::C); }",
+            "fn f() { println!(\"{}\", [self::super::calls::f(1)]); }",
+            "fn f() { println!(\"{:?} {:?}\", self.x, crate::calls::C); }",
+            "use crate::C;",
+            "use crate::*; fn f() { calls::C }",
+            "use crate as whole; fn f() { whole::calls::C }",
+        ] {
+            let arrows = arrows(&[("lib.rs", root), ("calls.rs", ""), ("table.rs", hidden)]);
+            assert_eq!(upward(&arrows, &[&["calls"], &["table"]]).len(), 1, "{hidden}");
+        }
     }
 }

@@ -257,7 +257,7 @@ fn rows(options: &Options, folder: &Path, apart: &Apart) -> Vec<Row> {
     rows
 }
 
-/// The same program without a loader, where there is a C library for that.
+/// Compiles the program without a loader, where there is a C library for that.
 fn link_statically(program: &Path, sources: &[PathBuf]) {
     let aside = program.with_extension(std::process::id().to_string());
     let mut cc = Command::new("cc");

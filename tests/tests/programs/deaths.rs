@@ -84,7 +84,7 @@ fn either_end_dies_at_any_point() {
     }
 }
 
-/// The same between two users, on one host and in two containers.
+/// Killed, stopped, aborted and so on between two users, on one host and in two containers.
 #[test]
 fn either_end_dies_between_users_and_containers() {
     for is_apart in [false, true] {

@@ -61,8 +61,8 @@ fn only_sleepers_are_rung() {
     stage.finish();
 }
 
-/// Fails if a reader that reads what lies before the ring is taken for one that has stopped (`Port::reader_at`), or if
-/// polls do not mind the room of a connection that the program only sends by (`mind_room`).
+/// Fails if a reader that reads what lies before the ring is taken for a reader that has stopped (`Port::reader_at`),
+/// or if polls do not mind the room of a connection that the program only sends by (`mind_room`).
 #[test]
 fn a_stream_that_is_faster_than_its_reader_stays_in_the_ring() {
     if is_kernel_only() {

@@ -261,7 +261,7 @@ fn little_memory_may_be_locked() {
     stage.finish();
 }
 
-/// A filter that kills for calls which the program does not make, and one that refuses shared memory.
+/// A filter that kills for calls which the program does not make, and a filter that refuses shared memory.
 #[test]
 fn seccomp_filters_are_kept_to() {
     for strait in ["confined", "refused"] {
@@ -272,7 +272,7 @@ fn seccomp_filters_are_kept_to() {
         stage.finish();
     }
     let Some(stage) = Stage::with(&["cc"]) else { return };
-    // The other end has none; and one that comes when the first connection is up.
+    // The other end has none; and a filter that comes when the first connection is up.
     echo(&stage, (&[], ""), (&[], "confined ask PORT 3 100"));
     stage.run.assert_not_fast();
     echo(&stage, (&[], ""), (&[], "refused late ask PORT 30 100"));
@@ -438,7 +438,7 @@ fn either_end_is_killed_at_any_moment() {
     stage.finish();
 }
 
-/// Two processes share a socket; the one that sends is killed, and the other goes on.
+/// Two processes share a socket; the process that sends is killed, and the other goes on.
 #[test]
 fn a_forked_sender_is_killed_and_its_parent_goes_on() {
     let Some(stage) = Stage::with(&["cc"]) else { return };

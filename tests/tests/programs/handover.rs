@@ -129,15 +129,15 @@ impl Scene {
         assert_eq!(codes, [0, 0], "{it:?}: {said}");
     }
 
-    /// The same in the ways and states given; what the other end cannot put on the kernel path may be ended by a reset
-    /// of both.
+    /// Runs each of these ways in each of these states; what the other end cannot put on the kernel path may be ended
+    /// by a reset of both ends.
     fn assert_whole_or_reset(&self, ways: &[&str], states: &[&str], cause: &str) {
         for (way, state) in each(ways, states) {
             self.assert_one_whole_or_reset(HandOver { connections: 2, state, way, cause, ..HandOver::ONE });
         }
     }
 
-    /// The same for one.
+    /// Runs this one; what the other end cannot put on the kernel path may be ended by a reset of both ends.
     fn assert_one_whole_or_reset(&self, it: HandOver<'_>) {
         let (codes, said) = self.run(it);
         // Behind a filter the process neither copies the other end's socket nor wakes that end. So it copies it before.
@@ -217,7 +217,7 @@ fn an_image_that_cannot_go_on_finds_plain_tcp() {
     scene.finish();
 }
 
-/// The same where no further System V segment may be made.
+/// An image finds plain TCP where no further System V segment may be made.
 #[test]
 fn an_image_without_segments_finds_plain_tcp() {
     apart(libc::CLONE_NEWIPC, || {
@@ -298,7 +298,7 @@ fn the_process_keeps_its_descriptors() {
     scene.finish();
 }
 
-/// The same for an image without the library.
+/// The process waits for the end of an image without the library, and calls nothing on the connections.
 #[test]
 fn the_process_keeps_what_an_image_without_the_library_reads() {
     let Some(scene) = Scene::new() else { return };
@@ -317,7 +317,8 @@ fn an_image_reads_no_gap_in_its_standard_input() {
     scene.finish();
 }
 
-/// The same where the image has it under another number, or as the standard input that is the process's own.
+/// The process keeps what an image without the library has under another number, or as the standard input that is the
+/// process's own: what the image reads has no gap.
 #[test]
 fn an_image_reads_no_gap_beside_a_process_that_keeps_the_connection() {
     let Some(scene) = Scene::new() else { return };
@@ -407,7 +408,7 @@ fn a_stranger_reads_no_gap_in_what_is_passed() {
     scene.finish();
 }
 
-/// A process passes the connection to one that it has just spawned, whose loader has not come to the library yet.
+/// A process passes the connection to a process that it has just spawned, whose loader has not come to the library yet.
 #[test]
 fn a_receiver_that_is_about_to_begin_is_awaited() {
     let Some(scene) = Scene::new() else { return };
@@ -437,6 +438,16 @@ fn a_failed_execution_leaves_the_connection_as_it_was() {
     scene.finish();
 }
 
+/// A child of vfork has descriptors of its own beside its parent's table.
+#[test]
+fn a_failed_execution_of_a_child_of_vfork_changes_no_socket_of_the_childs() {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.compiled("vforked");
+    assert_eq!(stage.output(stage.tuned(&program, [""; 0], AT_ONCE)).trim(), "Argument list too long, option 0");
+    stage.run.assert_fast("vforked");
+    stage.finish();
+}
+
 /// The process executes a program that does not inherit a connection which an image without the library reads: no
 /// process reads the ring any more.
 #[test]
@@ -446,7 +457,8 @@ fn the_process_leaves_what_an_image_without_the_library_reads() {
     scene.finish();
 }
 
-/// The same of an image with the library, which has not begun when the process executes that program.
+/// The process executes a program that does not inherit a connection which an image with the library reads, and that
+/// image has not begun yet.
 #[test]
 fn the_process_leaves_what_an_image_has_not_come_for() {
     let Some(scene) = Scene::new() else { return };
@@ -456,8 +468,8 @@ fn the_process_leaves_what_an_image_has_not_come_for() {
     scene.finish();
 }
 
-/// The same where the process has closed its descriptors before, or where that program gets them too: it must not take
-/// the table of ends along before the image has come.
+/// The image has not begun either, and the process has closed its descriptors before, or that program gets them too: it
+/// must not take the table of ends along before the image has come.
 #[test]
 fn a_program_takes_nothing_along_that_an_image_has_not_come_for() {
     let Some(scene) = Scene::new() else { return };
@@ -772,10 +784,13 @@ fn an_image_that_finds_no_process_reads_all_or_is_reset() {
         ("leaves-and-dies", killed),
         ("fails-and-dies", killed),
         ("unread-dies", killed),
+        ("beside-and-ends", "whole"),
+        ("waits-and-ends", "whole"),
     ];
     let images = cases.map(|(how, outcome)| {
         let fifo = stage.path(how);
-        let words = [program.to_str().unwrap(), fifo.to_str().unwrap(), "3", how];
+        let seconds = if how.starts_with("waits") { "26" } else { "3" };
+        let words = [program.to_str().unwrap(), fifo.to_str().unwrap(), seconds, how];
         (stage.start(stage.tuned("python3", words, AT_ONCE)), how, outcome)
     });
     for (group, how, outcome) in images {
@@ -786,8 +801,31 @@ fn an_image_that_finds_no_process_reads_all_or_is_reset() {
     stage.finish();
 }
 
-/// Rounds of the soak `executions` that failed before. Which moves they have depends on how the soak picks them:
-/// whoever changes that finds others by `make soak`.
+/// Fails if another thread goes back to the ring while the process ends, or executes a program: then the image misses
+/// what comes there.
+#[test]
+fn a_thread_that_receives_while_its_process_ends_takes_nothing_from_a_late_image() {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.compiled("parting");
+    let images: Vec<_> = ["exit", "_exit", "executes"]
+        .into_iter()
+        .flat_map(|how| [AT_ONCE, &[]].map(|settings| (how, settings)))
+        .enumerate()
+        .map(|(number, (how, settings))| {
+            let fifo = stage.path(&number.to_string());
+            let words = [fifo.to_str().unwrap(), "3", how];
+            (stage.start(stage.tuned(&program, words, settings)), how)
+        })
+        .collect();
+    for (group, how) in images {
+        let said = group.succeed(LIMIT);
+        assert_eq!(said.split_whitespace().last(), Some("whole"), "{how}: {said}");
+    }
+    stage.finish();
+}
+
+/// Rounds of the soak `executions` that failed before. Which moves they have depends on how the soak picks them. After
+/// a change of that, `make soak` finds others.
 #[test]
 fn both_ends_of_a_connection_execute_programs_at_the_same_time() {
     let seed_1: &[&str] = &["8", "12", "46", "318", "332", "397", "432", "526", "670", "946", "1275", "1815"];

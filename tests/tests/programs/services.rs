@@ -9,7 +9,7 @@ use crate::databases::{await_answer, psql_is_ready};
 const ONE: u32 = 61_001;
 const OTHER: u32 = 61_002;
 
-/// One process for each connection, forked by one that has accepted it.
+/// One process for each connection, forked by a process that has accepted it.
 #[test]
 fn postgresql_as_its_own_user() {
     let Some(stage) = Stage::as_user("postgres", &["postgres", "initdb", "pgbench", "pg_isready"]) else { return };
@@ -49,7 +49,7 @@ fn memcached_started_by_root() {
     let Some(stage) = Stage::with(&["memcached", "python3"]) else { return };
     let Some(broker) = Broker::start(&stage, &[]) else { return };
     let port = free_port().to_string();
-    // A user whose group is the one that may share memory.
+    // A user whose group is the group that may share memory.
     let arguments = ["-u", GROUP.0, "-l", "127.0.0.1", "-p", &port, "-U", "0", "-t", "2", "-m", "64"];
     let mut command = stage.command("memcached", arguments);
     broker.serves(&mut command);

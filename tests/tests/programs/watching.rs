@@ -97,8 +97,8 @@ fn assert_listed(rows: &[&Value], pid: u32, full: &str, empty: &str) {
     }
 }
 
-/// The same in the metrics `text`; the process has `sent` and `received` so many bytes, and there is much unread in the
-/// direction `full`.
+/// The connections of the process in the metrics `text`; the process has `sent` and `received` so many bytes, and there
+/// is much unread in the direction `full`.
 fn assert_counted(text: &str, pid: u32, [sent, received]: [u64; 2], full: &str) {
     let of = |name: &str, label: &str| sum(text, name, &[&format!("pid=\"{pid}\""), label]);
     let bytes = |direction: &str| of("underpass_bytes_total", &format!("direction=\"{direction}\""));
@@ -368,10 +368,10 @@ fn counts(said: &str, side: &str) -> [u64; 2] {
     [numbers.next().unwrap(), numbers.next().unwrap()]
 }
 
-/// A pinned connection stays down, whether it was fast, young or never used. It goes down when it sends, and up at once
+/// A held connection stays down, whether it was fast, young or never used. It goes down when it sends, and up at once
 /// when it is let go of. If that cannot be done, the command says so, and why.
 #[test]
-fn a_pinned_connection_stays_down_until_it_is_let_go_of() {
+fn a_held_connection_stays_down_until_it_is_let_go_of() {
     if is_kernel_only() {
         return skip("nothing is moved without the library");
     }
@@ -421,9 +421,9 @@ fn a_pinned_connection_stays_down_until_it_is_let_go_of() {
     assert!(said(&["unpin", "--wait", "0", &pid, &ends[0]], 0).contains("may go up with the next byte that"));
     lead("exchange 0 1");
     assert_eq!(paths(&ends[0]), ["ring", "ring", ""], "with the first message each way");
-    assert!(said(&["unpin", &pid, &ends[0]], 0).contains("was not pinned"));
+    assert!(said(&["unpin", &pid, &ends[0]], 0).contains("was not held"));
 
-    // All of a process, and one that is on kernel TCP for good.
+    // All of a process, and a connection that is on kernel TCP for good.
     let others = lead("open");
     lead("exchange 1 100");
     lead("urgent 1");

@@ -120,7 +120,7 @@ impl Size {
 }
 
 impl Cost {
-    /// With one more sample. One that is much longer was interrupted, and counts as twice the average at most.
+    /// With one more sample. A sample that is much longer was interrupted, and counts as twice the average at most.
     fn and(self, sample: f64) -> Cost {
         let sample = sample.max(LEAST);
         Cost(Some(self.0.map_or(sample, |known| known + (sample.min(2.0 * known) - known) * WEIGHT)))

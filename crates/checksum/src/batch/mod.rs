@@ -195,7 +195,7 @@ impl Engine {
     }
 
     /// When [`poll`](Self::poll) has something to do, as far as is known: a time gone by where verdicts are there
-    /// already, never where there is no packet, or one that waits for others without a deadline.
+    /// already, never where there is no packet, or a packet that waits for others without a deadline.
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.way {
             _ if !self.done.is_empty() => self.last,

@@ -111,8 +111,10 @@ fletcher(const Packet *packets, unsigned long long *answers, unsigned batch)
     for (unsigned number = threadIdx.x; number < chunks.count(); number += blockDim.x) {
         const uint4 chunk = chunks.get(number);
         const unsigned ones = 0x01010101u;
-        const unsigned sum = __dp4a(chunk.x, ones, __dp4a(chunk.y, ones, __dp4a(chunk.z, ones, __dp4a(chunk.w, ones, 0u))));
-        // An octet counts as often as there are octets from it to the end: as often as the chunk's first does, less its place.
+        const unsigned sum =
+            __dp4a(chunk.x, ones, __dp4a(chunk.y, ones, __dp4a(chunk.z, ones, __dp4a(chunk.w, ones, 0u))));
+        // An octet counts as often as there are octets from it to the end: as often as the chunk's first does, less
+        // its place.
         const unsigned placed = __dp4a(chunk.x, 0x03020100u, __dp4a(chunk.y, 0x07060504u,
             __dp4a(chunk.z, 0x0b0a0908u, __dp4a(chunk.w, 0x0f0e0d0cu, 0u))));
         first += sum;

@@ -30,7 +30,7 @@ pub(crate) use sse2::Sse2;
 pub(crate) trait Vector: Copy {
     /// Octets of a register.
     const BLOCK: usize;
-    /// The same, as memory.
+    /// The octets of a register, as memory.
     type Block;
     /// A register of octets.
     type Octets: Copy;
@@ -62,7 +62,7 @@ pub(crate) trait Vector: Copy {
 
     /// The sum of all lanes.
     fn total(self, sums: Self::Lanes) -> u64;
-    /// The same of four registers.
+    /// The sums of all lanes of four registers.
     #[inline(always)]
     fn totals(self, [a, b, c, d]: [Self::Lanes; 4]) -> [u64; 4] {
         [self.total(a), self.total(b), self.total(c), self.total(d)]

@@ -171,7 +171,7 @@ fn tap_of(user: u32, capacity: u64) -> Result<(Tap, Tapping), NoTapping> {
     Ok((tap, tapping))
 }
 
-/// The same at another place, which `process` is in, by a thread that has gone there.
+/// A tap at another place, which `process` is in, made by a thread that has gone there.
 fn beside(place: Place, process: Option<u32>, capacity: u64) -> Result<(Tap, Beside), NoTapping> {
     let ((tell, told), (end, ended)) = (channel(), channel());
     let go = move || -> io::Result<()> {

@@ -42,9 +42,9 @@ pub struct RunArguments {
     /// Written to standard error, or to FILE, when the program itself ends: a daemon that it leaves behind is not
     /// waited for.
     ///
-    /// The program gets a parent process that waits for it, passes signals on, and takes it along when it is killed
-    /// itself (PR_SET_PDEATHSIG); a process group of its own where the command leads one; and the variable
-    /// `UNDERPASS_STATS` in its environment.
+    /// The program gets a parent process that waits for it and passes signals on. If that process is killed, the kernel
+    /// kills the program too (PR_SET_PDEATHSIG). The program also gets a process group of its own where the command
+    /// leads one, and the variable `UNDERPASS_STATS` in its environment.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, value_hint = ValueHint::FilePath)]
     pub stats: Option<Option<PathBuf>>,
 

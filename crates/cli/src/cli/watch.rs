@@ -144,14 +144,14 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
     Ok(address)
 }
 
-/// Move a live connection to kernel TCP, and keep it there
+/// Move a live connection to kernel TCP, and hold it there
 ///
 /// Both directions go down at the next byte that is sent in each, whichever end sends it, and stay down until
-/// `underpass unpin` or the end of the connection. A connection that is not fast yet is kept from going up. No byte is
-/// lost, and neither program notices. `underpass ss` lists processes and descriptors, and shows the reason `asked` for
-/// a pinned connection.
+/// `underpass unpin` or the end of the connection: the connection is held. A connection that is not fast yet is
+/// kept from going up. No byte is lost, and neither program notices. `underpass ss` lists processes and descriptors,
+/// and shows the reason `asked` for a connection that is held.
 ///
-/// It is the connection that is pinned, in all processes that have it, and by either of its ends.
+/// The connection is held in all processes that have it, whichever of its ends is named.
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
@@ -159,14 +159,14 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
   underpass pin 4711 8
   underpass pin --all $(pgrep -n redis-server)
 
-Exit code: 0 if it is pinned, also where it goes down only with the next byte; 1 if it cannot be; 2 for a mistake in \
+Exit code: 0 if it is held, also where it goes down only with the next byte; 1 if it cannot be; 2 for a mistake in \
 options, or if there is no such process or connection."
 )]
 pub struct PinArguments {
     #[command(flatten)]
     pub which: Which,
 
-    /// Wait so long at most until both directions have gone down
+    /// Longest wait for both directions to go down
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds, allow_negative_numbers = true)]
     pub wait: f64,
 }
@@ -189,7 +189,7 @@ pub struct UnpinArguments {
     #[command(flatten)]
     pub which: Which,
 
-    /// Wait so long at most until both directions have gone up
+    /// Longest wait for both directions to go up
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds, allow_negative_numbers = true)]
     pub wait: f64,
 }

@@ -63,7 +63,7 @@ pub fn text(name: &str, arguments: &DiffArguments, kernel: &Side, underpass: &Si
     text
 }
 
-/// The same and everything that the table leaves out.
+/// What the text says, and everything that it leaves out.
 pub fn json(
     command: &[String],
     arguments: &DiffArguments,

@@ -128,15 +128,30 @@ fn elf<'data>(file: impl ReadRef<'data>, path: &Path) -> Option<Obstacle> {
     if !is_gnu(OsStr::from_bytes(loader)) {
         return Some(Obstacle::Libc(String::from_utf8_lossy(loader).into_owned()));
     }
-    let is_sanitizer = |name: &String| name.starts_with("libasan.so");
+    // GCC's, and Clang's with -shared-libasan.
+    let is_sanitizer = |name: &String| name.starts_with("libasan.so") || name.starts_with("libclang_rt.asan");
     let refuses = needed(file).is_some_and(|names| names.iter().any(is_sanitizer)) && !allows_other_order();
     refuses.then_some(Obstacle::Sanitizer)
 }
 
-/// Whether AddressSanitizer is told not to look which library comes first.
 fn allows_other_order() -> bool {
-    let said = env::var_os("ASAN_OPTIONS").unwrap_or_default();
-    said.as_bytes().split(|&byte| byte == b':').any(|option| option == b"verify_asan_link_order=0")
+    lets_others_come_first(env::var_os("ASAN_OPTIONS").unwrap_or_default().as_bytes())
+}
+
+/// Whether these options tell AddressSanitizer not to look which library comes first. The last word counts; what
+/// separates options and means "no" is what compiler-rt's parser takes (sanitizer_flag_parser.cpp).
+fn lets_others_come_first(options: &[u8]) -> bool {
+    let words = options.split(|byte| b" ,:\n\t\r".contains(byte));
+    let mut values = words.filter_map(|word| word.strip_prefix(b"verify_asan_link_order="));
+    values.next_back().is_some_and(|value| matches!(unquoted(value), b"0" | b"no" | b"false"))
+}
+
+/// What is between the quotes, if it is between some.
+fn unquoted(value: &[u8]) -> &[u8] {
+    match value {
+        [b'\'', inner @ .., b'\''] | [b'"', inner @ .., b'"'] => inner,
+        other => other,
+    }
 }
 
 /// Names of the libraries that the file asks for by itself; none if it does not say.
@@ -170,7 +185,7 @@ pub fn sets_up_io_uring(path: &Path) -> bool {
     })
 }
 
-/// The same of the code in this file alone; `None` if it cannot be read.
+/// Whether the code in this file alone sets up an io_uring past libc and liburing; `None` if it cannot be read.
 pub fn sets_up_io_uring_itself(path: &Path) -> Option<bool> {
     let file = File::open(path).ok()?;
     let cache = ReadCache::new(&file);
@@ -250,6 +265,20 @@ fn own_machine() -> Option<Machine> {
 mod tests {
     use super::*;
     use std::io::Write;
+
+    #[test]
+    fn options_of_address_sanitizer_are_read_as_it_reads_them() {
+        let lets = |options: &str| lets_others_come_first(options.as_bytes());
+        for options in
+            ["=0", "=no", "=false", "='0'", "=1:verify_asan_link_order=0", "=0,verbosity=1", "=0 detect_leaks=1"]
+        {
+            assert!(lets(&format!("abort_on_error=1:verify_asan_link_order{options}")), "{options}");
+        }
+        for options in ["", "verify_asan_link_order", "verify_asan_link_order=1", "verify_asan_link_order=00"] {
+            assert!(!lets(options), "{options}");
+        }
+        assert!(!lets("verify_asan_link_order=0:verify_asan_link_order=1"));
+    }
 
     #[test]
     #[cfg(target_arch = "x86_64")]

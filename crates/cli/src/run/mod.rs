@@ -163,7 +163,7 @@ impl<'a> Launch<'a> {
         program::exec(&self.path, &self.image, self.command)
     }
 
-    /// The same launch, without further messages about the program.
+    /// This launch, without further messages about the program.
     pub fn quiet(self) -> Launch<'a> {
         Launch { quiet: true, ..self }
     }

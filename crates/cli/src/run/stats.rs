@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use serde_json::{Value, json};
 use underpass_lab::unit::{Unit, thousands};
 use underpass_segment::stats::{ProcessStats, Region};
@@ -24,9 +26,15 @@ pub enum Sink {
 
 impl Sink {
     /// The file, or standard error without one.
+    ///
+    /// # Errors
+    /// Those of open(2); ENXIO for a FIFO that nobody reads, because the program would not start before somebody does.
     pub fn open(path: Option<&Path>) -> io::Result<Sink> {
         let Some(path) = path else { return Ok(Sink::Stderr) };
-        Ok(Sink::File(sys::clear_of_standard_streams(File::create(path)?)?, path.into()))
+        let wait_for_nobody = OFlags::NONBLOCK.bits().cast_signed();
+        let file = File::options().write(true).create(true).truncate(true).custom_flags(wait_for_nobody).open(path)?;
+        fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+        Ok(Sink::File(sys::clear_of_standard_streams(file)?, path.into()))
     }
 
     /// Writes the text.
@@ -108,7 +116,7 @@ pub fn report(heading: &str, counted: &Counted, obstacle: Option<&Obstacle>) -> 
     text
 }
 
-/// The same and everything that the table leaves out.
+/// What the table says, and everything that it leaves out.
 pub fn json(command: &[String], end: End, counted: &Counted) -> String {
     let mut value = to_json(counted);
     value["command"] = command.into();

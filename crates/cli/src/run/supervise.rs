@@ -19,9 +19,9 @@ pub enum End {
 
 /// Runs `body` in a child and returns how that ended.
 ///
-/// A signal that a process sends us is meant for the program and goes on to it. One that the kernel sends comes from
-/// the terminal, which sends it to the whole foreground group: the program has it already, unless it has a group of its
-/// own.
+/// A signal that a process sends us is meant for the program and goes on to it. A signal that the kernel sends comes
+/// from the terminal, which sends it to the whole foreground group: the program has it already, unless it has a group
+/// of its own.
 pub fn run(body: impl FnOnce() -> i32) -> io::Result<End> {
     let signals = HeldSignals::hold();
     let foreground = sys::has_terminal();
@@ -71,7 +71,7 @@ fn stop_with(signal: i32) {
     }
 }
 
-/// The same of a program in its own group.
+/// The program, in its own group, was stopped.
 fn stop_beside(signals: &HeldSignals, child: &Child, signal: i32) {
     let wants_terminal = matches!(signal, libc::SIGTTIN | libc::SIGTTOU);
     if wants_terminal && sys::has_terminal() {

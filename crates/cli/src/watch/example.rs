@@ -4,7 +4,7 @@ use underpass_segment::end::Stage;
 use underpass_segment::reason::Reason;
 use underpass_segment::watch::{Seen, Way};
 
-use super::processes::Holder;
+use super::processes::NamedProcess;
 use super::sockets::Socket;
 use super::{Connection, Names, View};
 
@@ -20,7 +20,7 @@ pub fn connection(fd: u32, bytes: u64, reason: Option<Reason>) -> Connection {
         queues: [0; 2],
         carried: [0; 2],
     };
-    let holders = vec![Holder { pid: 7, name: "web".into(), fd: Some(fd) }];
+    let holders = vec![NamedProcess { pid: 7, name: "web".into(), fd: Some(fd) }];
     Connection { socket, holders, end: Some(end(fd, bytes, reason)), reason, held: false, unread: [None; 2] }
 }
 

@@ -31,7 +31,7 @@ pub use spaces::{Place, Spaces, enter_ipc};
 pub use ss::ss;
 pub use top::top;
 
-use processes::{Holder, Processes};
+use processes::{NamedProcess, Processes};
 use sockets::Socket;
 
 /// A connection, by its local end.
@@ -39,7 +39,7 @@ use sockets::Socket;
 struct Connection {
     socket: Socket,
     /// The processes that have it, by number and descriptor.
-    holders: Vec<Holder>,
+    holders: Vec<NamedProcess>,
     /// What the library knows of it; nothing before it was used.
     end: Option<Seen>,
     /// Why it is on kernel TCP, in at least one direction.
@@ -167,9 +167,9 @@ fn as_the_kernel_counts(end: &Seen, socket: &Socket) -> Seen {
 
 /// Why a connection whose end cannot be told from others of its processes is on kernel TCP, if all of those are for one
 /// reason.
-fn common_reason(ends: &[Seen], holders: &[Holder]) -> Option<Reason> {
-    let is_held = |end: &&Seen| end.processes.iter().any(|&pid| holders.iter().any(|it| it.pid == pid));
-    let mut reasons = ends.iter().filter(|it| it.cookie == 0).filter(is_held).map(|it| it.reason);
+fn common_reason(ends: &[Seen], holders: &[NamedProcess]) -> Option<Reason> {
+    let is_listed = |end: &&Seen| end.processes.iter().any(|&pid| holders.iter().any(|it| it.pid == pid));
+    let mut reasons = ends.iter().filter(|it| it.cookie == 0).filter(is_listed).map(|it| it.reason);
     let first = reasons.next()?;
     reasons.all(|it| it == first).then_some(first)
 }

@@ -138,10 +138,10 @@ pub fn pin(arguments: &PinArguments) -> Result<(), Failure> {
     let lines = done.clone().map(|((pair, state), outcomes)| match state.for_good {
         Some(reason) => format!("on kernel TCP for good: {}", reason.key()),
         None if outcomes.contains(&Outcome::Full) && failed(outcomes) => {
-            "not pinned: too many that were never used are pinned already; unpin some of those".into()
+            "not held: too many that were never used are held already; unpin some of those".into()
         }
         None if failed(outcomes) => {
-            "not pinned: none of its processes has used a connection yet, or they are numbered in another namespace; \
+            "not held: none of its processes has used a connection yet, or they are numbered in another namespace; \
              say it again once one has, and from where `ps` shows them"
                 .into()
         }
@@ -150,7 +150,7 @@ pub fn pin(arguments: &PinArguments) -> Result<(), Failure> {
     show(arguments.which.json, &pairs, &states, lines)?;
     let failures = done.filter(|((_, state), outcomes)| state.for_good.is_none() && failed(outcomes)).count();
     if failures > 0 {
-        return Err(anyhow!("{failures} of {} not pinned", pairs.len()).into());
+        return Err(anyhow!("{failures} of {} not held", pairs.len()).into());
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ pub fn unpin(arguments: &UnpinArguments) -> Result<(), Failure> {
     };
     let lines = before.iter().zip(&states).zip(&pairs).map(|((before, state), pair)| match before.for_good {
         Some(reason) => format!("stays on kernel TCP for good: {}", reason.key()),
-        None if !before.held => "was not pinned".into(),
+        None if !before.held => "was not held".into(),
         None => pair.so_far(state, true),
     });
     Ok(show(arguments.which.json, &pairs, &states, lines)?)
@@ -220,7 +220,7 @@ impl Pair<'_> {
         std::iter::once(self.end).chain(self.other)
     }
 
-    /// What has become of it after it was let `up`, or pinned.
+    /// What has become of it after it was let `up`, or held.
     fn so_far(&self, state: &State, up: bool) -> String {
         let who = |end: Option<&Connection>| end.map_or("the other end".into(), holders);
         let ways = ["out", "in"].into_iter().zip(state.fast).zip([Some(self.end), self.other]);

@@ -15,9 +15,9 @@ use crate::library::is_library_name;
 /// A program that was first seen so long ago has loaded its libraries.
 const LOADED: Duration = Duration::from_secs(5);
 
-/// A descriptor of a connection.
+/// A process that has a connection, by its number and name, with its descriptor of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Holder {
+pub struct NamedProcess {
     pub pid: u32,
     /// As in /proc/PID/comm.
     pub name: String,
@@ -53,18 +53,18 @@ impl Processes {
     }
 
     /// The processes that have the socket of this inode, in order.
-    pub fn holders(&self, inode: u64) -> Vec<Holder> {
+    pub fn holders(&self, inode: u64) -> Vec<NamedProcess> {
         let holders = self.by_inode.get(&inode).filter(|_| inode != 0);
         holders.into_iter().flatten().filter_map(|&(pid, fd)| self.holder(pid, Some(fd))).collect()
     }
 
     /// The process, if it still lives.
-    pub fn without_descriptor(&self, pid: u32) -> Option<Holder> {
+    pub fn without_descriptor(&self, pid: u32) -> Option<NamedProcess> {
         self.holder(pid, None)
     }
 
-    fn holder(&self, pid: u32, fd: Option<u32>) -> Option<Holder> {
-        Some(Holder { pid, name: self.names.get(&pid)?.clone(), fd })
+    fn holder(&self, pid: u32, fd: Option<u32>) -> Option<NamedProcess> {
+        Some(NamedProcess { pid, name: self.names.get(&pid)?.clone(), fd })
     }
 }
 

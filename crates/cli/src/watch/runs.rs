@@ -67,7 +67,7 @@ fn gather() -> anyhow::Result<Vec<Run>> {
 }
 
 /// Adds what the processes have not reported yet: the figures of the connections which they still have. If several
-/// processes have a connection, the one that came last is taken for its user: a server's child, a shell's program.
+/// processes have a connection, the process that came last is taken for its user: a server's child, a shell's program.
 fn add_untold(processes: &mut [ProcessStats], ends: &[Seen], lives: impl Fn(&ProcessStats) -> bool) {
     let living: Vec<bool> = processes.iter().map(lives).collect();
     for end in ends {

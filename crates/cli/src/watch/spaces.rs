@@ -46,7 +46,7 @@ pub struct Spaces {
     whose: Whose,
     /// A process in each IPC namespace but this command's own, by the namespace's number.
     ipc: BTreeMap<u64, u32>,
-    /// The same of network namespaces.
+    /// A process in each network namespace but this command's own, by the namespace's number.
     network: BTreeMap<u64, u32>,
     /// This command's own, as [`kernel::namespaces`] says it.
     own: Option<u64>,

@@ -119,7 +119,7 @@ pub fn holders(it: &Connection) -> String {
     format!("{} {}{fd}{more}", first.name, first.pid)
 }
 
-/// The same for a script.
+/// All that have the connection, for a script.
 pub fn holders_to_json(it: &Connection) -> Vec<Value> {
     it.holders.iter().map(|it| json!({ "name": it.name, "pid": it.pid, "fd": it.fd })).collect()
 }

@@ -64,7 +64,7 @@ const OWN_RING: &str = "#include <errno.h>\n#include <sys/syscall.h>\nint is_den
 const LIBC_RING: &str = "#include <errno.h>\n#include <sys/syscall.h>\n#include <unistd.h>\nint is_denied(void) {\n\
     return syscall(SYS_io_uring_setup, 0L, 0L) < 0 && errno == ENOSYS; }\n";
 
-/// A program that asks for an io_uring by itself, one with a library for that, and one that asks by libc.
+/// A program that asks for an io_uring by itself, a program with a library for that, and a program that asks by libc.
 fn rings(folder: &Path) -> [String; 3] {
     let at = |name: &str| folder.join(name);
     let path = |name: &str| at(name).to_str().unwrap().to_owned();

@@ -42,7 +42,9 @@ fn a_file_that_takes_nothing_is_named() {
 fn a_file_that_cannot_be_opened_is_named_and_the_program_runs() {
     let directory = tempfile::tempdir().unwrap();
     let nowhere = directory.path().join("none/stats");
-    for file in [directory.path(), &nowhere] {
+    let unread = directory.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&unread).status().unwrap().success());
+    for file in [directory.path(), &nowhere, &unread] {
         let run = output(&["run", &format!("--stats={}", file.display()), "--", "sh", "-c", "echo ran; exit 7"]);
         let said = stderr(&run);
         assert_eq!((run.status.code(), run.stdout.as_slice()), (Some(7), &b"ran\n"[..]), "{said}");

@@ -188,7 +188,7 @@ impl Server {
         }
     }
 
-    /// The policy has been read anew. One that is wrong changes nothing.
+    /// The policy has been read anew. A policy that is wrong changes nothing.
     fn reload(&mut self) {
         while let Some(result) = self.reloads.take() {
             match result {

@@ -55,7 +55,7 @@ impl Place {
         self.command_by(&["setpriv", "--pdeathsig", "KILL"], UNDERPASSD, socket, &["--no-bpf"])
     }
 
-    /// The same, by a command that executes it.
+    /// A daemon that is handed this, by a command that executes it.
     fn command_by(&self, by: &[&str], program: &str, socket: OwnedFd, arguments: &[&str]) -> Command {
         let mut command = Command::new(by[0]);
         command.args(&by[1..]).args(["sh", "-c", HAND_OVER, "sh", program, "--foreground", "--group", "root"]);
@@ -140,7 +140,7 @@ fn anything_else_that_is_handed_over_is_refused() {
     refused(fs::File::open("/dev/null").unwrap().into(), "something else than a Unix socket");
 }
 
-/// systemd's units with this daemon in the place of the one that is installed.
+/// systemd's units with this daemon in the place of the daemon that is installed.
 fn units(place: &Place) -> [PathBuf; 2] {
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
     ["underpassd.socket", "underpassd.service"].map(|name| {

@@ -26,7 +26,7 @@ impl Daemon {
         Self::start_by(&[], arguments)
     }
 
-    /// The same, by a command that executes it.
+    /// Starts it by a command that executes it, with these arguments beside the usual ones.
     pub fn start_by(by: &[&str], arguments: &[&str]) -> Daemon {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();

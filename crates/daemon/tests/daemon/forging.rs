@@ -149,7 +149,8 @@ fn forge(remote: SocketAddr, local: SocketAddr, numbers: [u32; 2]) -> TcpStream 
     })
 }
 
-/// The same in this namespace, which is new.
+/// An established socket in this network namespace, which is new, with chosen addresses and numbers, and nothing at the
+/// other end.
 pub fn forge_here(remote: SocketAddr, local: SocketAddr, [sent, received]: [u32; 2]) -> TcpStream {
     let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
     assert!(up.success());

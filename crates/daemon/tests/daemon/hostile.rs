@@ -99,7 +99,7 @@ fn packets_that_are_no_records_are_refused() {
     daemon.finish();
 }
 
-/// Not even the last close of a socket that lingers keeps others waiting, nor one that is left unread, nor one too
+/// Not even the last close of a socket that lingers keeps others waiting, nor a socket that is left unread, nor one too
 /// many.
 #[test]
 fn a_close_that_waits_delays_no_other_client() {

@@ -102,7 +102,7 @@ struct Update {
 
 /// Why an AK is not looked at.
 enum Invalid {
-    /// It is older than another one that came, or acknowledges what was never sent.
+    /// It is older than another AK that came, or acknowledges what was never sent.
     Outdated,
     /// It moves an edge of the window back in class 2.
     Backwards,
@@ -171,7 +171,7 @@ impl Connection {
 impl Sending {
     /// How many DTs more the other end has found marked, which has found so many modulo 256.
     fn count_marks(&mut self, marks: u8) -> u8 {
-        // AKs may overtake each other: one that says fewer is older.
+        // AKs may overtake each other: an AK that says fewer is older.
         let more = marks.wrapping_sub(self.marks);
         if !(1..128).contains(&more) {
             return 0;

@@ -116,7 +116,7 @@ pub(super) struct Connection {
     pub peer: Peer,
     /// What it shares with the others to this peer.
     pub way: u32,
-    /// A number that tells this connection from the one that had its index before, of any peer.
+    /// A number that tells this connection from the connection that had its index before, of any peer.
     pub serial: u16,
     /// This end's reference; the remote one's is 0 until it is known.
     pub src_ref: u16,
@@ -186,7 +186,7 @@ pub(super) struct Sending {
     pub begun: bool,
     /// DTs that were sent and not acknowledged, in order.
     pub retained: List,
-    /// TPDU-NR of the next one that is sent.
+    /// TPDU-NR of the next DT that is sent.
     pub next: u32,
     /// LWE: the first that is not acknowledged.
     pub lower_edge: u32,

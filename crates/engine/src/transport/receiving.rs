@@ -13,8 +13,8 @@ use crate::wire::Writer;
 use crate::wire::tpdu::{Acknowledge, Class, Data, Reason, Selective};
 use underpass_link::arena::Buffer;
 
-/// Octets of an AK at most besides the runs of what came out of order, of which one that goes ahead has none: all other
-/// parameters, and what goes before the runs.
+/// Octets of an AK at most besides the runs of what came out of order, of which an AK that goes ahead has none: all
+/// other parameters, and what goes before the runs.
 const AROUND: usize = AHEAD + 2;
 
 impl Transport {
@@ -190,7 +190,7 @@ impl Receiving {
         }
     }
 
-    /// Keeps a DT that came before others which it follows, and which is so far ahead of the one that is expected;
+    /// Keeps a DT that came before others which it follows, and which is so far ahead of the DT that is expected;
     /// hands the buffer back if the DT is there already.
     fn keep_early(&mut self, space: Space, ahead: u32, slots: &mut Slots, buffer: Buffer) -> Result<(), Buffer> {
         let frame = buffer.frame();
@@ -246,8 +246,8 @@ impl Connection {
         }
     }
 
-    /// Whether an AK is due that can go with a DT: one is owed, or one that was put off would go by itself before long.
-    /// One that says what has come out of order is long, and goes by itself.
+    /// Whether an AK is due that can go with a DT: one is owed, or an AK that was put off would go by itself before
+    /// long. An AK that says what has come out of order is long, and goes by itself.
     pub(super) fn may_acknowledge(&self, config: &Config, now: Time) -> bool {
         let receiving = &self.receiving;
         let is_due = receiving.owes || receiving.unacknowledged > 0 && now.since(receiving.carried) >= config.times.al;

@@ -127,7 +127,8 @@ impl References {
         self.frozen.push_back(Frozen { peer, reference, connection, was_pending, until });
     }
 
-    /// Frees one that was frozen for long enough; the index that is free with it, and whether it was pending until now.
+    /// Frees a reference that was frozen for long enough; the index that is free with it, and whether it was pending
+    /// until now.
     pub fn thaw(&mut self, now: Time) -> Option<(u32, bool)> {
         let Frozen { peer, reference, connection, was_pending, .. } = self.frozen.pop_front_if(|it| it.until <= now)?;
         self.release(peer, reference);

@@ -44,7 +44,7 @@ impl Transport {
         self.send_again(index, holes, now, out);
     }
 
-    /// Sends again what is missing: the first DT that is retained, or with `holes` each before one that was selected.
+    /// Sends again what is missing: the first DT that is retained, or with `holes` each before a DT that was selected.
     pub(super) fn send_again(&mut self, index: u32, holes: bool, now: Time, out: &mut Outbox) {
         let Transport { connections, slots, counters, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
@@ -70,7 +70,7 @@ impl Transport {
                 break;
             }
             if let Is::Retained { again, selected } = &mut slot.is
-                // Without holes it is the one that the other end waits for, whatever it has said of it before.
+                // Without holes it is the DT that the other end waits for, whatever it has said of it before.
                 && (!holes || !*selected && *again == 0)
                 // Still lent below: it is on its way, and its header must not be touched.
                 && let Some(buffer) = slot.buffer.take()
@@ -161,7 +161,7 @@ struct Selected {
 }
 
 impl Selected {
-    /// Another one; the one that has as many behind it as show a loss.
+    /// Adds a frame. Returns the frame that has as many behind it as show a loss.
     fn push(&mut self, frame: u32) -> Option<u32> {
         let oldest = self.last[0];
         self.last.rotate_left(1);

@@ -134,7 +134,7 @@ impl Transport {
                 break;
             }
             let under_way = space.distance(sending.lower_edge, sending.next);
-            // The last one that may be sent asks for the next credit, or for an AK where half the credit will never
+            // The last DT that may be sent asks for the next credit, or for an AK where half the credit will never
             // come.
             let is_last = shares && way.is_last() && under_way < (credit + under_way) / 2;
             let Some((frame, number)) = sending.next_unsent(space, slots) else { break };

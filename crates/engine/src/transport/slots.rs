@@ -51,7 +51,7 @@ pub(super) enum Is {
     Expedited,
     /// A TPDU of this entity's own pool, lent below.
     Control,
-    /// A DT that came before one that it follows.
+    /// A DT that came before a DT that it follows.
     Early,
     /// A DT's user data, given to the user.
     Given,

@@ -100,7 +100,7 @@ impl Ways {
         &mut self.all[number as usize]
     }
 
-    /// The same, to be looked at.
+    /// The way of this number, to be looked at.
     pub fn get(&self, number: u32) -> &Way {
         &self.all[number as usize]
     }

@@ -64,7 +64,7 @@ impl fmt::Debug for Nsap {
 /// Which part of a longer PDU this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The same in all parts.
+    /// One number for all parts of the PDU.
     pub identifier: u16,
     /// Octets of data before this part: a multiple of 8.
     pub offset: u16,

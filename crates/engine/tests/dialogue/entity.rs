@@ -157,7 +157,7 @@ impl Entity {
         self.complete_as(buffers, Fate::Sent);
     }
 
-    /// The same, saying what has become of it.
+    /// The network gives back what it has kept, and says what has become of it.
     pub fn complete_as(&mut self, buffers: usize, fate: Fate) {
         for buffer in self.lent.drain(..buffers).collect::<Vec<_>>() {
             self.transport.indication(Indication::complete(buffer, fate), self.now, &mut self.out);

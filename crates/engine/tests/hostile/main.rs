@@ -254,7 +254,7 @@ fn is_told_apart(kind: Kind, from: Peer, stand: Stand, config: &Config) -> bool 
                 // If a CR was changed to a class without checksums, the refusal goes to the peer that sent the right
                 // CR.
                 Kind::Changed => config.checksum && stand != Stand::Connecting,
-                // With numbers of seven bits, one that comes again after 128 others is taken for a new one.
+                // With numbers of seven bits, a TPDU that comes again after 128 others is taken for a new one.
                 Kind::Replayed => config.extended,
                 Kind::Forged => false,
             }
@@ -268,7 +268,7 @@ fn hostile_octets_in_every_state() {
     assert!(causes.iter().all(|&it| it > 0) && all.answers > 0, "{all:?}");
 }
 
-/// The same with other seeds, again and again: `make octets`.
+/// Hostile octets with other seeds, again and again: `make octets`.
 #[test]
 #[ignore = "minutes: `make octets` runs it"]
 fn hostile_octets_for_long() {
@@ -377,7 +377,7 @@ fn a_malformed_tpdu_ends_a_connection_of_class_2() {
     }
 }
 
-/// Nothing of class 2 has a timer: one that is idle, once something was heard, stays.
+/// Nothing of class 2 has a timer: a connection that is idle, once something was heard, stays.
 #[test]
 fn silence_is_no_flaw() {
     for config in configs() {

@@ -129,7 +129,7 @@ impl World {
         World::between([config; 2], count, faults)
     }
 
-    /// The same, between hosts that are configured each by itself.
+    /// A world with so many open connections between hosts that are configured each by itself.
     fn between(configs: [Config; 2], count: usize, faults: Faults) -> World {
         let wire = Wire::new(1, faults);
         // More than the wire and its queue take of one connection, also in short DTs, and no more than there are

@@ -127,7 +127,7 @@ fn user_data_is_never_copied_between_layers() {
     }
 }
 
-/// The same count over a link that copies each packet once: it sees what it is to see.
+/// Counts over a link that copies each packet once: the count sees what it is to see.
 #[test]
 fn a_copy_is_seen() {
     for layers in 1..=3 {

@@ -79,7 +79,7 @@ fn host(own: u8, arena: &Arena, mut all: Vec<Buffer>, mut link: Loopback, works:
     (host, all, peer)
 }
 
-/// Polls both until nothing comes; the connections of the one that asked for them.
+/// Polls both until nothing comes; the connections of the host that asked for them.
 fn settle(ends: &mut [Host; 2], free: &mut Vec<Buffer>, now: Time) -> Vec<Cep> {
     let mut open = Vec::new();
     let mut moved = true;

@@ -60,7 +60,7 @@ pub fn over(odds: Odds, seed: u64, open: impl FnOnce(&Arena) -> (Address, Box<dy
     with(ROOM, odds, seed, open)
 }
 
-/// The same, with so much room.
+/// An end over any link, with so much room, on which something happens to packets.
 pub fn with(room: Room, odds: Odds, seed: u64, open: impl FnOnce(&Arena) -> (Address, Box<dyn Link>)) -> End {
     let Room { frames, receive, credit } = room;
     let (arena, mut free) = Arena::new(Geometry { frames, frame_size: 2048, headroom: 128 });

@@ -265,7 +265,7 @@ fn a_stream_of_tcp_beside_gets_its_part() {
     panic!("of a fair share, and of the cable: {unfair:?}");
 }
 
-/// The same with other rates and queues, and with several connections, which are one flow to TCP.
+/// Other rates and queues, and several connections, which are one flow to TCP.
 #[test]
 #[ignore = "takes a quarter of an hour: make sharing"]
 fn a_stream_of_tcp_beside_gets_its_part_for_long() {

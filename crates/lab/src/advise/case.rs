@@ -134,7 +134,7 @@ impl Cases {
         self.right_of(|_| true)
     }
 
-    /// The same of the cases in which what had been measured was sure.
+    /// Of the cases that are no tie and in which what had been measured was sure, the share with a right choice.
     pub fn right_of_sure(&self) -> Option<f64> {
         self.right_of(|case| !case.is_unsure())
     }

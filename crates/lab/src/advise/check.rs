@@ -210,7 +210,7 @@ fn add(questions: &[&Question], lab: &Lab, chosen: &mut Chosen, missing: &mut Ve
     chosen.experiments.retain(|(_, it)| is_asked(it.as_ref()));
 }
 
-/// The same between the endpoints of a survey: all pairs of a metric at a size take their samples in turn.
+/// Adds experiments between the endpoints of a survey: all pairs of a metric at a size take their samples in turn.
 fn add_endpoints(questions: &[&Question], again: Again, chosen: &mut Chosen) {
     let again = Rc::new(RefCell::new(again));
     let mut keys = BTreeMap::new();

@@ -45,7 +45,7 @@ impl Curve {
         self.points.iter().map(|point| point.size)
     }
 
-    /// The same without this size.
+    /// The curve without this size.
     pub fn without(&self, size: u64) -> Curve {
         Curve { points: self.points.iter().filter(|point| point.size != size).cloned().collect() }
     }
@@ -55,7 +55,7 @@ impl Curve {
         self.between(size, |point| median(&point.costs))
     }
 
-    /// The same from samples that are drawn anew, with repetition.
+    /// The cost at this size, from samples that are drawn anew, with repetition.
     pub fn redraw(&self, size: u64, rng: &mut Rng) -> Option<f64> {
         let mut drawn = Vec::new();
         self.between(size, |point| redrawn_median(rng, &point.costs, &mut drawn))

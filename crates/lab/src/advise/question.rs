@@ -16,7 +16,7 @@ use underpass_checksum::Variant;
 pub enum Stage {
     /// The class of transport between two programs of one host: the kernel's TCP or shared memory.
     Transport,
-    /// The same between programs of two users, whom a daemon leads to each other.
+    /// The class of transport between programs of two users, whom a daemon leads to each other.
     Broker,
     /// How the engine's layers are run.
     Layers,

@@ -71,7 +71,7 @@ fn what_scatters_is_not_sure() {
     assert!(text.contains("thread, likely better, but not surely: 1.30 times the throughput (0.5"), "{text}");
 }
 
-/// A way that may be the best, and as well be worse, does not stand in the way of one that surely gains.
+/// A way that may be the best, and as well be worse, does not stand in the way of a way that surely gains.
 #[test]
 fn the_best_of_what_is_sure_is_chosen() {
     let way = |name: &str, costs: &[f64]| {

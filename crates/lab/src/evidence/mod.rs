@@ -110,7 +110,7 @@ pub enum Problem {
     /// It has more, or longer, entries than any suite writes.
     #[error("{0}")]
     Excessive(String),
-    /// The same file is there already.
+    /// The file is there already.
     #[error("is named twice")]
     Twice,
 }

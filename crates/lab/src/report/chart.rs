@@ -142,7 +142,7 @@ impl Axis {
         Axis { title: title.into(), log: true, suffix: "", scale: 1.0, ticks }
     }
 
-    /// The same with equal differences taking equal room.
+    /// This axis with equal differences taking equal room.
     pub fn linear(mut self) -> Axis {
         self.log = false;
         self
@@ -157,7 +157,7 @@ impl Series {
 }
 
 impl Point {
-    /// A measured figure over `x`; `None` if there is no figure, or one that has no place on a logarithmic axis.
+    /// A measured figure over `x`; `None` if there is no figure, or a figure that has no place on a logarithmic axis.
     pub fn over(x: f64, unit: Unit, figure: &Figure) -> Option<Point> {
         let median = figure.median.filter(|median| *median > 0.0)?;
         let interval = bootstrap::of_median(&figure.samples);

@@ -114,7 +114,7 @@ impl Section {
         }
     }
 
-    /// The same for a table that is shown when asked for.
+    /// Adds a table that is shown when asked for, if it has rows.
     pub fn folded(&mut self, table: Table) {
         if !table.rows.is_empty() {
             self.blocks.push(Block::Folded(table));

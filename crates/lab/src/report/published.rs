@@ -73,7 +73,7 @@ pub const DRIVER: Paper = Paper {
 
 /// More packets per second by switching the algorithm of completion, short packets, FreeBSD; a share of 1.
 pub const SWITCHING: f64 = 0.70;
-/// The same on Linux.
+/// More packets per second by switching the algorithm of completion, short packets, Linux; a share of 1.
 pub const SWITCHING_LINUX: f64 = 0.50;
 /// More throughput by the bounce buffer at 4 KB.
 pub const BOUNCE_4K: f64 = 0.10;

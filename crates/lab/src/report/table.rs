@@ -33,7 +33,7 @@ pub struct Row {
 pub struct Cell {
     /// For a reader.
     pub text: String,
-    /// The same in full, in the unit that the record has.
+    /// The number in full, in the unit that the record has.
     pub value: Option<f64>,
     /// That unit, if it has one.
     pub unit: &'static str,

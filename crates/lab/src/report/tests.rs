@@ -103,7 +103,7 @@ fn nothing_in_a_record_is_markup() {
     assert_eq!(charts(&page)[0]["rows"][0], attack, "and it is all there");
 }
 
-/// One rate that promises a factor and one that must not get worse, each with what a request costs.
+/// One rate that promises a factor and a rate that must not get worse, each with what a request costs.
 #[test]
 fn applications_are_drawn_by_rate_cost_and_slowest() {
     let mut plans = Vec::new();

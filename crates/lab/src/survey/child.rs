@@ -170,7 +170,7 @@ impl Child {
         self.finish_beside(&|| Ok(()), limit, gone)
     }
 
-    /// The same, as long as others may go on that run meanwhile.
+    /// Waits for its success, as long as others may go on that run meanwhile.
     ///
     /// # Errors
     /// As of [`Child::finish`], or those of `others`.

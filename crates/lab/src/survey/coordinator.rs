@@ -146,7 +146,7 @@ pub fn journal_of(json: &Path) -> PathBuf {
     name.into()
 }
 
-/// Makes a survey, or goes on with one that was interrupted.
+/// Makes a survey, or goes on with a survey that was interrupted.
 ///
 /// # Errors
 /// Nothing was measured, or what was cannot be kept.

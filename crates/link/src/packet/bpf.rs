@@ -17,8 +17,8 @@ const TAGGED_AT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32
 const OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
 
 impl Filter {
-    /// The same filter for a socket of an interface with this address, of what others send; what is too short for a
-    /// load is not wanted. None where nothing is.
+    /// This filter for a socket of an interface with this address, of what others send; what is too short for a load is
+    /// not wanted. None where nothing is.
     pub(super) fn classic(self, own: [u8; 6]) -> Option<Vec<libc::sock_filter>> {
         let make = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
         let equal = |value: u16, jt, jf| make(JUMP_EQUAL, value.into(), jt, jf);

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 pub struct Path {
     /// The peer at its end.
     pub peer: SocketAddr,
-    /// The same, as the kernel has it.
+    /// The peer's address, as the kernel has it.
     pub name: Name,
     /// Octets of the longest packet, with its headers.
     pub mtu: usize,
@@ -47,7 +47,7 @@ impl Paths {
         self.all.get(number).expect("a number is that of a way")
     }
 
-    /// The same.
+    /// The way of this number, to be changed.
     pub fn get_mut(&mut self, number: u32) -> &mut Path {
         self.all.get_mut(number).expect("a number is that of a way")
     }

@@ -47,7 +47,7 @@ impl Filter {
         it.place(to_all);
         for at in [0, 2, 4] {
             it.load(R5, Width::Half, R2, at);
-            // The same from either end.
+            // The same number in either order of octets.
             it.jump_if(R5, Condition::Different, Immediate(ALL.into()), pass);
         }
         it.place(addressed);
@@ -62,7 +62,7 @@ impl Filter {
                 it.jump_if(R5, Condition::Greater, Immediate(LONGEST.into()), pass);
                 it.place(llc);
                 it.load(R5, Width::Half, R2, LLC_AT.into());
-                // The same from either end.
+                // The same number in either order of octets.
                 it.jump_if(R5, Condition::Different, Immediate(SAPS.into()), pass);
                 it.load(R5, Width::Octet, R2, i16::from(LLC_AT) + 2);
                 it.jump_if(R5, Condition::Different, Immediate(UNNUMBERED.into()), pass);

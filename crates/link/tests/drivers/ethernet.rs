@@ -52,7 +52,8 @@ fn said(packet: &[u8]) -> (String, Vec<u8>) {
     (format!("{header:?}"), data.to_vec())
 }
 
-/// Sends packets together, and looks at what comes: all of them. One that asks for a neighbour may come out of order.
+/// Sends packets together, and looks at what comes: all of them. A packet that asks for a neighbour may come out of
+/// order.
 fn carry(from: &mut End<impl Link>, to: &mut End<impl Link>, packets: &[Vec<u8>]) {
     from.send_all(packets);
     assert_eq!(from.left(), 0);
@@ -205,8 +206,8 @@ fn packets_are_as_long_as_the_interface_takes_them_now() {
     }
 }
 
-/// A neighbour that gets another Ethernet address is sent to there, and one that was not heard of for a while is asked
-/// by a packet that the kernel sends.
+/// A neighbour that gets another Ethernet address is sent to there, and a neighbour that was not heard of for a while
+/// is asked by a packet that the kernel sends.
 #[test]
 fn neighbours_are_those_of_the_kernel_now() {
     for driver in DRIVERS {

@@ -82,14 +82,14 @@ fn accepted(from: c_int, listener: Known, fd: c_int, flags: c_int) -> c_int {
         if let Some(listener) = as_listener(from, listener) {
             is_tcp = listener.is_tcp;
             if !listener.listens {
-                leave_listener(from);
+                make_listener_foreign(from);
             }
         }
         let nonblocking = (flags & libc::SOCK_NONBLOCK != 0).into();
         let accepted = Socket { is_tcp, is_connected: true, nonblocking, listens: false, accepted: true };
         table::set(fd, Known::Socket(accepted));
         if is_tcp && short_lived::begin(Origin::Accepted) {
-            adopt::leave(fd);
+            adopt::give_to_libc(fd);
         }
     }
     fd
@@ -107,12 +107,12 @@ fn as_listener(fd: c_int, known: Known) -> Option<Socket> {
     }
 }
 
-/// `fd` listens, so its registrations are left to the kernel: a set that has no other socket costs nothing.
+/// `fd` listens, so its registrations become foreign: a set that has no other socket costs nothing.
 #[cold]
-fn leave_listener(fd: c_int) {
+fn make_listener_foreign(fd: c_int) {
     let generation = table::generation(fd);
     if !epoll::is_looked_at(fd) && table::note_listening(fd) {
-        epoll::leave_to_kernel(fd, generation);
+        epoll::make_foreign(fd, generation);
     }
 }
 
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
             }
             let is_tcp = || matches!(table::get(fd), Known::Socket(Socket { is_tcp: true, .. }));
             if connects && is_tcp() && short_lived::begin(Origin::Connected) {
-                adopt::leave(fd);
+                adopt::give_to_libc(fd);
             }
         }
         return answer;

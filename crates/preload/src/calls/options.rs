@@ -46,7 +46,7 @@ unsafe fn pin_if_stamped(fd: c_int, message: *const msghdr) {
 /// The control message of TCP_INQ, for a receive through the channel that the program has given `room` bytes for it.
 ///
 /// # Safety
-/// `message` must be one that a receive was given, with such room at its control data.
+/// A receive must have been given `message`, with such room at its control data.
 #[cold]
 pub unsafe fn tell_unread(fd: c_int, message: *mut msghdr, room: usize) {
     let Some(connection) = connection::named(fd).filter(|it| it.end.tells_unread.load(Relaxed) != 0) else { return };

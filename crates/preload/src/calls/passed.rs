@@ -15,7 +15,7 @@ use underpass_segment::reason::Reason;
 /// asks, such as poll.
 ///
 /// # Safety
-/// The message must be one that recvmsg(2) has filled in.
+/// recvmsg(2) must have filled in the message.
 pub unsafe fn received_control(message: *const msghdr, is_peek: bool) {
     // SAFETY: the caller vouches for the message; what is named by it can be read.
     unsafe {
@@ -151,8 +151,8 @@ pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> s
     }
 }
 
-/// The same for messages that a process behind a seccomp filter is about to send, where nothing is lent. False if that
-/// has to change any of them.
+/// Prepares messages that a process behind a seccomp filter is about to send, where nothing is lent. False if that has
+/// to change any of them.
 ///
 /// # Safety
 /// As sendmmsg(2), where a bad pointer is an error.

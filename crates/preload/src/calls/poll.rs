@@ -125,7 +125,7 @@ unsafe fn serve(
     wait(entries(), deadline, mask, adopt::of)
 }
 
-/// The same where the answers cannot be written, which is an error that the kernel finds. But the kernel does not know
+/// Polls where the answers cannot be written, which is an error that the kernel finds. But the kernel does not know
 /// everything that this call has to wait for.
 ///
 /// # Safety

@@ -296,7 +296,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
 }
 
 /// # Safety
-/// The message must be one that recvmsg(2) has filled in.
+/// recvmsg(2) must have filled in the message.
 unsafe fn take_passed_sockets(message: *const msghdr, flags: c_int) {
     // SAFETY: passed on to the caller.
     unsafe {

@@ -47,7 +47,7 @@ unsafe fn send_vector(
         return plain();
     }
     if flags & !CARRIED != 0 {
-        leave_to_kernel(connection, flags);
+        pin_for_flags(connection, flags);
     }
     // SAFETY: passed on to the caller.
     unsafe {
@@ -57,7 +57,8 @@ unsafe fn send_vector(
     }
 }
 
-/// The same on `connection`, in pieces if they `is_large`; for a call that `has_part` has sent something before.
+/// Sends `count` buffers on `connection`, in pieces if `is_large` says so. `has_part`: the call has sent something
+/// before.
 ///
 /// # Safety
 /// The buffers must be valid for reading.
@@ -204,9 +205,10 @@ fn send_buffers_in_pieces(connection: Connection, mut rest: Cursor, flags: c_int
     })
 }
 
-/// The connection by value: by reference, every send would copy it into memory.
+/// Pins the connection because of flags that the ring does not carry. The connection by value: by reference, every send
+/// would copy it into memory.
 #[cold]
-fn leave_to_kernel(connection: Connection, flags: c_int) {
+fn pin_for_flags(connection: Connection, flags: c_int) {
     connection.pin(not_carried(flags));
 }
 

@@ -190,7 +190,7 @@ unsafe fn with_time<T: Copy>(time: *mut T, call: impl FnOnce(*mut T) -> c_int) -
     answer
 }
 
-/// The same where libc's function leaves the time alone and the kernel counts it down.
+/// Calls with a copy of the time, where libc's function leaves the time alone and the kernel counts it down.
 ///
 /// # Safety
 /// As for `with_time`.
@@ -289,7 +289,7 @@ fn is_fork(flags: usize, stack: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0 && stack == 0
 }
 
-/// The same of clone3(2).
+/// Whether clone3(2) makes a process with memory of its own that goes on where this one is.
 fn is_fork3(arguments: usize, bytes: usize) -> bool {
     const STACK: usize = 5;
     let words = arguments as *const usize;

@@ -87,7 +87,7 @@ impl Connection {
         Some(self.port_with(channel, 0))
     }
 
-    /// The same, if something is left in the ring, or of it.
+    /// The port of a confined end, if something is left in the ring, or of it.
     fn rest(&self) -> Option<Port<'static>> {
         self.confined_port().filter(|port| !port.is_plain())
     }

@@ -58,13 +58,13 @@ impl Inside {
         self.enter();
         let undo = || {
             undo();
-            self.leave();
+            self.come_out();
         };
         unless_left(undo, call)
     }
 
     #[inline]
-    fn leave(&self) {
+    fn come_out(&self) {
         if self.entered.replace(false) {
             come_out(self.index);
         }
@@ -74,14 +74,14 @@ impl Inside {
 impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
-        self.leave();
+        self.come_out();
     }
 }
 
 /// This thread is inside no more.
 #[cold]
 fn come_out(index: u32) {
-    let Some(kept) = handle(index).map(|handle| handle.inside.leave()) else { return };
+    let Some(kept) = handle(index).map(|handle| handle.inside.come_out()) else { return };
     let before = errno::get();
     match kept {
         Kept::Nothing => {}

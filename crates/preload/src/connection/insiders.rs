@@ -39,8 +39,8 @@ impl Insiders {
         self.0.fetch_add(1, SeqCst);
     }
 
-    /// One thread less. Returns what the last one has to let go of.
-    pub fn leave(&self) -> Kept {
+    /// One thread comes out. Returns what the last one has to let go of.
+    pub fn come_out(&self) -> Kept {
         let less = |word| match Self::count(word) {
             // A child that a signal handler has forked during the call does not count it.
             0 => None,

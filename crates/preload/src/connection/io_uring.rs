@@ -19,7 +19,7 @@ use underpass_segment::raw::{self, Errno};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicBool, AtomicU32, AtomicU64, Relaxed};
 
-/// Whether this process, or one that forked it, may have an io_uring.
+/// Whether this process, or a process that forked it, may have an io_uring.
 static HAS_RING: AtomicBool = AtomicBool::new(false);
 /// How many connections have asked.
 static ASKED: AtomicU32 = AtomicU32::new(0);

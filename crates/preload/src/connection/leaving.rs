@@ -24,13 +24,14 @@ impl Connection {
         }
     }
 
-    /// The same, for a socket that goes to a process that does not know the ring. False if bytes in the ring are lost
-    /// to that process.
+    /// Keeps the connection on the kernel path for good, for a socket that goes to a process that does not know the
+    /// ring. False if bytes in the ring are lost to that process.
     pub fn hand_over(&self, reason: Reason) -> bool {
         self.hand_over_to(Recipient::Alone, reason, false)
     }
 
-    /// The same for any recipient: see [`Port::hand_over`].
+    /// Keeps the connection on the kernel path for good, for a socket that goes to any recipient: see
+    /// [`Port::hand_over`].
     pub fn hand_over_to(&self, recipient: Recipient, reason: Reason, wakes: bool) -> bool {
         let is_whole =
             self.port_for(recipient, reason).is_none_or(|(port, recipient)| port.hand_over(reason, recipient, wakes));
@@ -57,7 +58,7 @@ impl Connection {
         }
     }
 
-    /// The same for a process that may know the ring, if the other end can put the unread bytes on the kernel path.
+    /// Hands it over to a process that may know the ring, if the other end can put the unread bytes on the kernel path.
     pub fn hand_over_if_possible(&self, reason: Reason) {
         self.hand_over_to(Recipient::Unsure, reason, false);
     }
@@ -122,7 +123,7 @@ impl Connection {
         }
     }
 
-    /// The same for a process that may have the library.
+    /// Offers it to a process that may have the library: see [`Port::offer`].
     pub fn offer(&self, reason: Reason) {
         if let Some(port) = self.pinned_port(reason) {
             port.offer(reason);

@@ -82,7 +82,8 @@ pub fn take_back_if_image_died(owners: &Owners) {
     take_back_of_ended(owners, true);
 }
 
-/// The same for one of many ends, which are looked at again soon: learns of a death by [`LOOK_EVERY_NS`] later.
+/// Takes the loan back if the image that is awaited has ended, for one of many ends, which are looked at again soon:
+/// learns of a death by [`LOOK_EVERY_NS`] later.
 #[cold]
 pub fn take_back_if_image_died_lately(owners: &Owners) {
     take_back_of_ended(owners, false);

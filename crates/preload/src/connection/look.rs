@@ -84,7 +84,7 @@ pub fn for_each(mut what: impl FnMut(u32, i32)) {
     }
 }
 
-/// The same, with the family that has the ends.
+/// Calls `what` for every end that this process has, once, with the family that has the end.
 pub fn for_each_end(mut what: impl FnMut(&'static Family, u32, i32)) {
     if let Some(family) = family::existing() {
         for_each(|index, fd| what(family, index, fd));

@@ -40,7 +40,7 @@ pub fn known(fd: i32) -> Option<Connection> {
     Some(Connection::at(family::existing()?, index, fd))
 }
 
-/// The same for a call of the program that names `fd`.
+/// The connection that `fd` is already known to be, for a call of the program that names `fd`.
 pub fn named(fd: i32) -> Option<Connection> {
     known(fd).filter(|it| !forked::is_unusual() || is_own(fd, it.index))
 }

@@ -13,7 +13,8 @@ pub const TCP_INQ: c_int = 36;
 /// Options by which a recvmsg says when the received bytes came, old and new.
 pub const STAMPS: [c_int; 4] =
     [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMP_NEW, libc::SO_TIMESTAMPNS_NEW];
-/// The same, and when something was sent, which comes as an error of the socket.
+/// Options by which a recvmsg says when the received bytes came, and also when something was sent, which comes as an
+/// error of the socket.
 pub const TIMESTAMPING: [c_int; 2] = [libc::SO_TIMESTAMPING, libc::SO_TIMESTAMPING_NEW];
 
 /// A buffer that a program makes smaller is to press back early; a ring would not. The kernel doubles what is set.

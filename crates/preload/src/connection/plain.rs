@@ -25,7 +25,7 @@ impl Connection {
         Some(answer)
     }
 
-    /// The same once this end has left the ring of its channel for good.
+    /// One plain receive, counted, once this end has left the ring of its channel for good.
     #[cold]
     pub fn receive_past(&self, flags: i32, plain: impl FnOnce() -> isize) -> isize {
         let answer = self.by_kernel(plain);

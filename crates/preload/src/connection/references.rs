@@ -55,12 +55,12 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     let end = family.end(index);
     // An end that another family has taken over has no channel any more, but this process may have attached it.
     let joined = end.has_channel() || channel.is_some();
-    let last = leave(family, index, channel, fd.filter(|_| joined));
-    // Afterwards: another process may have lent it and left meanwhile, as one that was not the last.
+    let last = uncount_reference(family, index, channel, fd.filter(|_| joined));
+    // Afterwards: another process may have lent it and left meanwhile, as a process that was not the last.
     let until = end.owners.lent_until();
     reap(family);
     let now = clock::nanoseconds();
-    // Nobody else may have the channel until one that arrives, or is between two images, has attached it.
+    // Nobody else may have the channel until a process that arrives, or is between two images, has attached it.
     let lack_channel = || end.owners.are_any_arriving() || are_between_images(family, index);
     let may_be_claimed = until > now && lack_channel() || last && kept_until(end, until) > now;
     if may_be_claimed && unclaimed::add(index, until) {
@@ -71,6 +71,9 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     }
     // An image may have come for it since, or another process that had lent it may end it.
     let last = last && end.owners.end_if_unused();
+    if let Some(fd) = fd.filter(|_| last && !joined) {
+        Connection::at(family, index, fd).untag_plain();
+    }
     if let Some(connection) = fd.filter(|_| last && joined).map(|fd| Connection::at(family, index, fd))
         && let Some(channel) = channel_of(end, channel)
     {
@@ -81,7 +84,11 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
         let is_used = end.stage() == Stage::Joined && !filter::is_confined();
         if connection.has_outsider() {
             connection.leave_no_gap_by(&port);
-        } else if is_used && !end.owners.is_lent() && !port.has_said_end() {
+        } else if is_used && end.owners.is_lent() {
+            // An image that is not awaited any more finds the socket, and no end.
+            port.go_away(|| true);
+            connection.leave_to_kernel_for_image(Some(channel));
+        } else if is_used && !port.has_said_end() {
             connection.end_by(&port);
         }
     }
@@ -100,12 +107,12 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
 /// One process less refers to the end, which has the socket as `fd`. Whether it was the last. Then the end leaves its
 /// ring for an image that is awaited: several processes may let go of it at the same moment, each of them beside the
 /// others.
-fn leave(family: &'static Family, index: u32, channel: Option<Channel>, fd: Option<i32>) -> bool {
+fn uncount_reference(family: &'static Family, index: u32, channel: Option<Channel>, fd: Option<i32>) -> bool {
     let end = family.end(index);
     let owners = &end.owners;
     let goes_away = end.stage() == Stage::Joined && end.read_gate.is_shut() && !filter::is_confined();
     if let Some(fd) = fd.filter(|_| goes_away && owners.is_awaited(clock::nanoseconds())) {
-        if !owners.leave_unless_last() {
+        if !owners.drop_reference_unless_last() {
             return false;
         }
         // Nobody else can drop this reference.
@@ -115,7 +122,7 @@ fn leave(family: &'static Family, index: u32, channel: Option<Channel>, fd: Opti
             Connection::at(family, index, fd).port_with(channel, thread::number()).go_away(|| !owners.are_several());
         }
     }
-    owners.leave()
+    owners.drop_reference()
 }
 
 /// Whether unread bytes are lost with the channel of an end that no process has any more.
@@ -125,7 +132,7 @@ fn takes_unread_along(family: &'static Family, index: u32, channel: Option<Chann
     port.is_some_and(|port| port.goes_with_channel())
 }
 
-/// The channel of an end that this process has let go of: the one that it had, or attached once more.
+/// The channel of an end that this process has let go of: the channel that it had, or attached once more.
 fn channel_of(end: &End, channel: Option<Channel>) -> Option<Channel> {
     let attach = || family::with_meeting_surely(|m| m.channel(end, None)).flatten();
     channel.or_else(|| if end.has_channel() { attach() } else { None })
@@ -189,7 +196,7 @@ fn reap(family: &'static Family) {
 
 /// Whether a process that has the end may be between two images: it keeps the end, and the channel not yet.
 pub fn are_between_images(family: &Family, index: u32) -> bool {
-    family.is_held_by_departed(index, family::member())
+    family.is_referred_to_by_departed(index, family::member())
 }
 
 /// Whether a process has an unclaimed end, and keeps its channel too if an image may still come for it.
@@ -253,22 +260,30 @@ pub fn take_back_what_is_left(family: &Family) {
     });
 }
 
-/// The same, however short ago a process looked.
+/// Ends connections of processes that are gone, however short ago a process looked.
 pub fn take_back_at_once(family: &Family) {
     family.look_again();
     take_back_what_is_left(family);
 }
 
 /// Awaits processes of the family that were killed a moment ago: until they are gone, they count as processes that have
-/// their ends. One that was killed while it sleeps in the kernel, or is traced, may take longer than this waits.
+/// their ends. A process that was killed while it sleeps in the kernel, or is traced, may take longer than this waits, and is
+/// awaited once.
 pub fn await_dying(family: &Family) {
-    let deadline = clock::nanoseconds() + DYING_WITHIN_NS;
-    while family.has_dying(family::member()) && clock::nanoseconds() < deadline {
+    static IN_VAIN_AT: AtomicU64 = AtomicU64::new(0);
+    let began = clock::nanoseconds();
+    let was_in_vain = began.wrapping_sub(IN_VAIN_AT.load(Relaxed)) < 10 * DYING_WITHIN_NS;
+    let deadline = began + if was_in_vain { LOOK_EVERY_NS } else { DYING_WITHIN_NS };
+    while family.has_dying(family::member()) {
+        if clock::nanoseconds() > deadline {
+            return IN_VAIN_AT.store(began, Relaxed);
+        }
         clock::nap(100);
     }
 }
 
-/// The same for one of many ends that are let go of: none is awaited that was killed since a look a moment ago.
+/// Awaits processes that were killed a moment ago, for one of many ends that are let go of: no process is awaited that
+/// was killed since a look a moment ago.
 fn await_dying_once(family: &Family) {
     static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
     if clock::nanoseconds().wrapping_sub(LOOKED_AT.load(Relaxed)) > LOOK_EVERY_NS {
@@ -293,7 +308,7 @@ pub fn relinquish(family: &Family, index: u32) -> Option<bool> {
     }
     let member = family::member();
     family.forget_reference(index, member);
-    let last = family.end(index).owners.leave_unless_last();
+    let last = family.end(index).owners.drop_reference_unless_last();
     if last {
         family.note_reference(index, member);
         handle.relinquished.store(false, Release);

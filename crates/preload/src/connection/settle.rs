@@ -31,7 +31,7 @@ impl Connection {
         let generation = table::generation(self.fd);
         let is_settled = table::settle(self.fd, self.index);
         if is_settled {
-            (watchers().leave_to_kernel)(self.fd, generation);
+            (watchers().make_foreign)(self.fd, generation);
         }
         is_settled
     }

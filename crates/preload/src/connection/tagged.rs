@@ -1,8 +1,8 @@
 //! The tag of a connection's socket says what a program image has to know that comes for it when no process has its end
 //! any more: whether something may be missing on the kernel path. See [`kernel::set_tagged`].
 //!
-//! Each function here sets the tag and looks again: another thread or process may join, lend or claim the connection at
-//! the same moment. It does so first, and then sets the tag as well.
+//! Another thread or process may join, lend or claim the connection at the same moment. It does that first and then sets
+//! the tag; a function that takes the tag away looks afterwards whether it has to be set again.
 
 use super::Connection;
 use crate::guest::{filter, thread};
@@ -14,21 +14,35 @@ impl Connection {
     /// An image is lent the connection: its socket is tagged if the ring may have something of the stream, and loses
     /// the tag of an earlier loan otherwise. If it joins later, it is tagged then.
     pub fn tag_for_loan(&self) {
-        kernel::set_tagged(self.fd, !self.end.is_plain_for_good());
+        self.set_tag(!self.end.is_plain_for_good());
         self.tag_if_lent();
     }
 
     /// This process reads the ring, or may read it again: the socket is tagged if an image is awaited all the same.
     pub fn tag_if_lent(&self) {
         if self.end.owners.is_lent() && !self.end.is_plain_for_good() {
-            kernel::set_tagged(self.fd, true);
+            self.set_tag(true);
         }
     }
 
     /// An image has come for the connection, or does not come: the tag goes, unless another one is awaited.
     pub fn untag_unless_lent(&self) {
-        kernel::set_tagged(self.fd, false);
+        self.set_tag(false);
         self.tag_if_lent();
+    }
+
+    /// The connection is plain TCP for good: an image misses nothing.
+    pub fn untag_plain(&self) {
+        if self.end.owners.is_lent() {
+            self.set_tag(false);
+        }
+    }
+
+    /// Not behind a filter, which may kill the process for the call.
+    fn set_tag(&self, is_tagged: bool) {
+        if !filter::is_confined() {
+            kernel::set_tagged(self.fd, is_tagged);
+        }
     }
 
     /// No process reads the ring until an image comes: takes the tag away if the kernel path has all of the stream, and
@@ -53,7 +67,7 @@ impl Connection {
             port.give_for_image();
         }
         if is_left_to_kernel() {
-            kernel::set_tagged(self.fd, false);
+            self.set_tag(false);
             // An image may have come back to the ring meanwhile, beside which another one is awaited.
             if !is_left_to_kernel() {
                 self.tag_if_lent();

@@ -11,8 +11,9 @@ pub struct Watchers {
     pub is_looked_at: fn(i32) -> bool,
     /// The connection has joined its other end.
     pub note_joined: fn(Connection),
-    /// The connection of the descriptor, in this generation of the number, stays on the kernel path for good.
-    pub leave_to_kernel: fn(i32, u64),
+    /// The connection of the descriptor, in this generation of the number, stays on the kernel path for good: its
+    /// registrations become foreign.
+    pub make_foreign: fn(i32, u64),
     /// A receive outside of any epoll set has used up the waiting flag of the descriptor and left data.
     pub take_back: fn(i32),
     /// Whether sets that may tell of room in the ring of the port can look for it.
@@ -24,7 +25,7 @@ pub struct Watchers {
 static NOBODY: Watchers = Watchers {
     is_looked_at: |_| false,
     note_joined: |_| {},
-    leave_to_kernel: |_, _| {},
+    make_foreign: |_, _| {},
     take_back: |_| {},
     looks_for_room: |_| true,
     await_room: |_| {},

@@ -88,6 +88,7 @@ impl Connection {
             end.set_reason(Reason::Unproven);
         }
         end.become_plain();
+        self.untag_plain();
         if end.is_passed() {
             // What was said of it in the directory is not so any more.
             family::with_meeting_surely(|meeting| meeting.end_lending(end));
@@ -103,7 +104,8 @@ impl Connection {
             return end.pin(Reason::Seccomp);
         }
         let calls = end.calls.fetch_add(1, Relaxed) + 1;
-        if self.is_held() {
+        self.carry_out_orders();
+        if end.is_held() {
             // When it is let go of, it may look for its other end at once.
             return end.next_try.store(0, Relaxed);
         }
@@ -162,18 +164,17 @@ impl Connection {
         }
         meet(Meeting::seek);
         // `underpass pin` may have asked since the look above, before the cookie was known.
-        self.is_held();
+        self.carry_out_orders();
         if end.stage() == Stage::Plain {
             end.next_try.store(calls + 1 + calls / 4, Relaxed);
         }
     }
 
-    /// Whether `underpass pin` asks that it stays on the kernel path.
-    fn is_held(&self) -> bool {
+    /// Carries out what `underpass pin` has ordered for it before its cookie was known.
+    fn carry_out_orders(&self) {
         if let Some(family) = family::existing().filter(|family| family.has_orders()) {
             self.learn_cookie();
             family.carry_out_order(self.end);
         }
-        self.end.is_held()
     }
 }

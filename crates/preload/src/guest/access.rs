@@ -28,7 +28,7 @@ pub fn is_readable<T>(at: *const T, count: usize) -> bool {
     allows(at as usize, count.saturating_mul(size_of::<T>()), READ)
 }
 
-/// The same for writing, and so for reading.
+/// Whether `count` elements at `at` can be written, and so read.
 #[inline]
 pub fn is_writable<T>(at: *const T, count: usize) -> bool {
     allows(at as usize, count.saturating_mul(size_of::<T>()), READ | WRITE)

@@ -38,14 +38,14 @@ pub unsafe fn refuses(fd: c_int, vector: *const iovec, count: usize) -> bool {
     unsure && unsafe { kernel::refuses(fd, vector, count) }
 }
 
-/// The same for an array of the program's, which may be a bad pointer.
+/// Whether the kernel refuses an array of the program's, which may be a bad pointer, before it looks at the stream.
 #[inline]
 pub fn refuses_array(fd: c_int, vector: *const iovec, count: usize) -> bool {
     // SAFETY: there are `count` elements to read.
     count > UIO_MAXIOV || !is_readable(vector, count) || unsafe { refuses(fd, vector, count) }
 }
 
-/// The same, or finds the array empty, where the kernel answers that without a look at the stream.
+/// Whether the kernel refuses such an array, or finds it empty and answers that without a look at the stream.
 #[inline]
 pub fn refuses_array_or_empty(fd: c_int, vector: *const iovec, count: c_int) -> bool {
     // SAFETY: an array that was not refused can be read.

@@ -14,6 +14,7 @@ use super::thread;
 use underpass_segment::clock;
 use underpass_segment::kernel;
 use underpass_segment::of_each_thread;
+use underpass_segment::switch::keep_away;
 use underpass_segment::sync::{AtomicBool, AtomicU32, AtomicU64, Relaxed, SeqCst};
 
 /// How many threads leave, and how many lend.
@@ -33,18 +34,18 @@ of_each_thread! {
     static LEAVES: u32 = 0;
     /// How often this thread lends.
     static LENDS: u32 = 0;
-    /// The same when it last made a child of vfork.
+    /// How often this thread had lent when it last made a child of vfork.
     static LENDS_BEFORE_VFORK: u32 = 0;
 }
 
 /// How long a thread that leaves awaits those that lend: they make a few system calls for each connection. A
 /// child of vfork that was killed does not come out before its parent goes on.
 const LENT_WITHIN_NS: u64 = 1_000_000_000;
-/// How long a thread that would lend, or execute a program, waits for one that leaves: longer than an execution awaits
-/// the images before it.
+/// How long a thread that would lend, or execute a program, waits for a thread that leaves: longer than an execution
+/// awaits the images before it.
 const GONE_WITHIN_NS: u64 = 21_000_000_000;
-/// The same once the process ends, which may wait for a lock of the thread that would lend. And the same for a child
-/// of vfork, whose parent may have executed a program meanwhile.
+/// How long it waits once the process ends, which may wait for a lock of the thread that would lend. A child of vfork
+/// waits no longer either, because its parent may have executed a program meanwhile.
 const ENDED_WITHIN_NS: u64 = 1_000_000_000;
 /// A thread waits if it has looked within this time.
 const LOOKED_WITHIN_NS: u64 = 1_000_000;
@@ -83,6 +84,7 @@ impl Leaving {
     fn begin() -> Leaving {
         LEAVING.fetch_add(1, SeqCst);
         LEAVES.set(LEAVES.get() + 1);
+        keep_away(true);
         let deadline = clock::nanoseconds() + LENT_WITHIN_NS;
         while LENDING.load(SeqCst) > LENDS.get() && clock::nanoseconds() < deadline {
             clock::nap(50);
@@ -107,6 +109,9 @@ impl Drop for Leaving {
 pub fn give_up() {
     one_less(&LEAVING);
     LEAVES.set(LEAVES.get().saturating_sub(1));
+    if !is_under_way() {
+        keep_away(false);
+    }
     if LEAVES.get() == 0 {
         let _ = EXECUTING.compare_exchange(kernel::thread_id(), 0, SeqCst, Relaxed);
     }
@@ -127,7 +132,7 @@ fn pause() {
     clock::nap(100);
 }
 
-/// Whether a thread has waited long enough that began at this time to wait for one that leaves.
+/// Whether a thread has waited long enough that began at this time to wait for a thread that leaves.
 fn has_waited_long(began: u64) -> bool {
     let is_short = IS_OVER.load(SeqCst) || thread::is_vfork_child();
     clock::nanoseconds() - began > if is_short { ENDED_WITHIN_NS } else { GONE_WITHIN_NS }
@@ -182,6 +187,7 @@ fn one_less(count: &AtomicU32) {
 /// In a forked child, which has none of the threads that left or lent.
 pub fn after_fork() {
     LEAVING.store(0, Relaxed);
+    keep_away(false);
     LENDING.store(0, Relaxed);
     EXECUTING.store(0, Relaxed);
     IS_EXIT.store(false, Relaxed);

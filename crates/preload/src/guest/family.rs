@@ -112,8 +112,8 @@ pub fn with_meeting<T>(what: impl FnOnce(&mut Meeting) -> T) -> Option<T> {
     Some(result)
 }
 
-/// The same, but waits for the other thread. A signal handler that interrupted this would wait for ever, so signals are
-/// held back.
+/// Does `what` with this process's [`Meeting`], and waits for the other thread. A signal handler that interrupted this
+/// would wait for ever, so signals are held back.
 pub fn with_meeting_surely<T>(what: impl FnOnce(&mut Meeting) -> T) -> Option<T> {
     let mut what = Some(what);
     for round in 0..10_000 {

@@ -12,7 +12,7 @@ pub fn reserve(len: usize) -> *mut u8 {
     if filter::is_confined() { core::ptr::null_mut() } else { map(len) }
 }
 
-/// The same, even if the program forbids to ask for memory.
+/// `len` zeroed bytes, page-aligned, even if the program forbids to ask for memory.
 fn map(len: usize) -> *mut u8 {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -43,8 +43,8 @@ impl<T> Reserved<T> {
         Reserved::by(reserve, room)
     }
 
-    /// The same even if the program has installed a seccomp filter, which may forbid mmap. For executing a program or
-    /// passing a socket, where the stream would have a gap otherwise.
+    /// An empty list, even if the program has installed a seccomp filter, which may forbid mmap. For executing a
+    /// program or passing a socket, where the stream would have a gap otherwise.
     pub fn even_confined(room: usize) -> Option<Reserved<T>> {
         Reserved::by(map, room)
     }
@@ -157,7 +157,7 @@ impl<T, const PIECES: usize> Sparse<T, PIECES> {
         self.get(index).or_else(|| self.make(index, reserve))
     }
 
-    /// The same for a program that is about to install a seccomp filter, after which there is no more memory.
+    /// Element `index`, for a program that is about to install a seccomp filter, after which there is no more memory.
     pub fn need_before_filter(&self, index: usize) -> Option<NonNull<T>> {
         self.get(index).or_else(|| self.make(index, map))
     }

@@ -112,9 +112,9 @@ impl From<bool> for Nonblocking {
 
 const NOTHING: u32 = 0;
 const OTHER: u32 = 1;
-/// The same for a connection that is [left to the kernel](leave), with its [`Origin`].
-const LEFT: u32 = 2;
-const LEFT_LAST: u32 = LEFT + Origin::Connected as u32;
+/// A connection that is [given to libc](give_to_libc), with its [`Origin`].
+const GIVEN: u32 = 2;
+const GIVEN_LAST: u32 = GIVEN + Origin::Connected as u32;
 const SOCKET: u32 = 64;
 const CONNECTION: u32 = 128;
 /// Set in the word of a connection that is [settled](settle). No end has so high an index.
@@ -175,7 +175,7 @@ fn encode(known: Known) -> u32 {
 fn decode(word: u32) -> Known {
     match word {
         NOTHING => Known::Nothing,
-        OTHER | LEFT..=LEFT_LAST => Known::Other,
+        OTHER | GIVEN..=GIVEN_LAST => Known::Other,
         CONNECTION.. => Known::Connection((word & !SETTLED) - CONNECTION),
         bits => Known::Socket(Socket::decode(bits - SOCKET)),
     }
@@ -187,7 +187,8 @@ pub fn get(fd: i32) -> Known {
     word(&TABLE, fd).map_or(Known::Other, |w| decode(w.load(Acquire)))
 }
 
-/// The same for a call that sends, receives or waits, for which a settled connection counts as [`Known::Other`].
+/// What `fd` is known to be for a call that sends, receives or waits, to which a settled connection counts as
+/// [`Known::Other`].
 #[inline]
 pub fn get_for_call(fd: i32) -> Known {
     let word = word(&TABLE, fd).map_or(OTHER, |w| w.load(Acquire));
@@ -206,17 +207,17 @@ pub fn is_settled(fd: i32) -> bool {
     word(&TABLE, fd).is_some_and(|w| w.load(Acquire) & SETTLED != 0)
 }
 
-/// Leaves the connection `fd`, so far known as this socket, to libc. False if it is something else by now, or the
+/// Gives the connection `fd`, so far known as this socket, to libc. False if it is something else by now, or the
 /// socket may have other descriptors.
-pub fn leave(fd: i32, socket: Socket) -> bool {
-    let leave = |now| (decode(now) == Known::Socket(socket)).then_some(LEFT + socket.origin() as u32);
-    socket.is_private() && word(&TABLE, fd).is_some_and(|w| w.fetch_update(Release, Relaxed, leave).is_ok())
+pub fn give_to_libc(fd: i32, socket: Socket) -> bool {
+    let give = |now| (decode(now) == Known::Socket(socket)).then_some(GIVEN + socket.origin() as u32);
+    socket.is_private() && word(&TABLE, fd).is_some_and(|w| w.fetch_update(Release, Relaxed, give).is_ok())
 }
 
-/// The origin of `fd`, if it is such a connection.
-pub fn left(fd: i32) -> Option<Origin> {
+/// The origin of `fd`, if it is a connection that was [given to libc](give_to_libc).
+pub fn given_to_libc(fd: i32) -> Option<Origin> {
     match word(&TABLE, fd)?.load(Acquire) {
-        word @ LEFT..=LEFT_LAST => Some(Origin::from_number(word - LEFT)),
+        word @ GIVEN..=GIVEN_LAST => Some(Origin::from_number(word - GIVEN)),
         _ => None,
     }
 }

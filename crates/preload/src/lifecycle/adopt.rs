@@ -32,8 +32,8 @@ pub fn of(fd: i32) -> Option<Connection> {
     Some(Connection { end: family::existing()?.end(index), index, fd })
 }
 
-/// The same for a socket that is about to get another descriptor, or another process. Whichever process connects it, by
-/// whichever descriptor, all of them must have one end for it.
+/// The connection of a socket that is about to get another descriptor, or another process. Whichever process connects
+/// it, by whichever descriptor, all of them must have one end for it.
 pub fn recognise(fd: i32) -> Option<Connection> {
     if let known @ Known::Socket(_) = table::get(fd)
         && classify(fd, known, kernel::may_carry).is_none()
@@ -160,11 +160,11 @@ pub enum CameBy<'a> {
     Execution(&'a Carried<'a>),
     /// It was passed over a Unix socket.
     Message,
-    /// The same, but the message was only peeked at: it is still to be received.
+    /// It was passed over a Unix socket by a message that was only peeked at: the message is still to be received.
     Peek,
 }
 
-/// Enters the connection that `fd` is, if it is one that came so. Whether it is.
+/// Enters the connection that `fd` is, if it is a connection that came so. Whether it is.
 pub fn claim(fd: i32, how: CameBy<'_>) -> bool {
     let is_new = table::get(fd) == Known::Nothing && !thread::is_vfork_child() && !filter::is_confined();
     is_new && kernel::is_tcp(fd) && brought(fd, how).is_some()
@@ -202,14 +202,14 @@ fn disown(fd: i32, known: Known) {
     }
 }
 
-/// Leaves the new connection `fd` to the kernel, as one of many short ones, unless the socket has other names by now.
-pub fn leave(fd: i32) {
+/// Gives the new connection `fd` to libc, as one of many short ones, unless the socket has other names by now.
+pub fn give_to_libc(fd: i32) {
     let generation = table::generation(fd);
     if let Known::Socket(socket) = table::get(fd)
         && !epoll::is_looked_at(fd)
-        && table::leave(fd, socket)
+        && table::give_to_libc(fd, socket)
     {
-        epoll::leave_to_kernel(fd, generation);
+        epoll::make_foreign(fd, generation);
         seen(Reason::ShortLived);
     }
 }
@@ -302,8 +302,8 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
     HIGHEST.fetch_max(index + 1, Relaxed);
     let is_known = handle.descriptors.fetch_add(1, AcqRel) > 0;
     if is_known && !held {
-        // The same end was claimed under another descriptor before.
-        family.end(index).owners.leave();
+        // This end was claimed under another descriptor before.
+        family.end(index).owners.drop_reference();
     }
     handle.begin();
     if !is_known {
@@ -322,17 +322,24 @@ fn bring(fd: i32, cookie: u64, carried: Carried<'_>) -> Option<u32> {
         // Only now: a process that leaves keeps the channel until then.
         connection.end.owners.has_arrived();
     }
-    // An image was lent the end once, and a process once with each message that it receives.
-    if carried.member.is_none() && (!is_known || carried.is_passed()) && !carried.is_peeked {
-        // Likewise.
-        connection.end.owners.take_up_loan(carried.image);
-        connection.untag_unless_lent();
-    }
+    // Likewise. An image was lent the end once, and a process once with each message that it receives.
+    connection.take_up_loan(&carried);
     connection.mind_stdio();
     Some(index)
 }
 
 impl Connection {
+    /// What this process was lent it for has come about.
+    fn take_up_loan(&self, carried: &Carried<'_>) {
+        let owners = &self.end.owners;
+        match carried.image {
+            0 if carried.is_passed() && !carried.is_peeked => owners.take_up_passed(),
+            0 => return,
+            image => owners.take_up_by_image(image),
+        }
+        self.untag_unless_lent();
+    }
+
     /// Goes on with a connection that was handed to this image.
     fn go_on(&self, carried: &Carried<'_>) {
         if let Some(port) = self.port() {
@@ -344,7 +351,9 @@ impl Connection {
             return;
         }
         // Where both ends have let go of the channel, and nothing was left in it, everything goes by the kernel path.
-        let is_plain = self.end.stay_away(self.fd, carried.left_behind);
+        // An image whose socket has no tag any more finds all of the stream there, whoever put it there.
+        let is_complete = carried.image != 0 && !kernel::is_tagged(self.fd);
+        let is_plain = self.end.stay_away(self.fd, if is_complete { 0 } else { carried.left_behind });
         if !is_plain && carried.has_copy() {
             if self.go_on_in_copy(carried) {
                 return;

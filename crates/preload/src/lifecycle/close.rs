@@ -37,7 +37,7 @@ pub fn forget(fd: i32) {
         }
         epoll::forget_socket(connection, last);
     } else {
-        if let Some(origin) = table::left(fd) {
+        if let Some(origin) = table::given_to_libc(fd) {
             short_lived::left_one_ended(origin);
         }
         table::next_generation(fd);
@@ -96,7 +96,7 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
     if !renew {
         // The other processes that have the socket cannot be told that it is another connection now: all keep to the
         // kernel path.
-        connection.leave_to_kernel();
+        connection.pin_and_become_plain();
     } else if table::replace(fd, Known::Connection(index), Known::Socket(Socket::default())) {
         connection.give_options_back();
         // The socket stays registered in its sets, which know nothing of the next connection yet.
@@ -164,10 +164,12 @@ impl Connection {
         }
     }
 
-    /// The socket, whatever it is connected to from now on, uses the kernel path in every process.
-    fn leave_to_kernel(&self) {
+    /// Pins the connection, and makes it plain: the socket, whatever it is connected to from now on, uses the kernel
+    /// path in every process.
+    fn pin_and_become_plain(&self) {
         self.end.pin(Reason::Closed);
         self.end.become_plain();
+        self.untag_plain();
     }
 
     /// This process's last descriptor is about to be closed. Has the kernel treat data that is unread in the ring as it

@@ -57,7 +57,7 @@ impl Connection {
             kernel::set_tagged(self.fd, false);
         }
         let is_followed = epoll::enter_rests(*self, has_rest);
-        epoll::leave_registrations(*self);
+        epoll::make_registrations_foreign(*self);
         if has_rest {
             epoll::wake_for_rests(*self);
         }

@@ -46,7 +46,7 @@ pub fn leave() {
     }
     let leaving = Leaving::begin_exit();
     leave_all();
-    set::leave_all_groups();
+    set::release_all_groups();
     leaving.end();
 }
 
@@ -88,6 +88,9 @@ fn leave_all() {
                 && let Some(port) = connection.port()
             {
                 if connection.is_lent() {
+                    // An image that is not awaited any more finds the socket, and no end.
+                    port.go_away(|| true);
+                    connection.leave_to_kernel_for_image(None);
                     port.end_sending();
                 } else {
                     // Again: the other processes may have let go of it since `prepare_to_close`.

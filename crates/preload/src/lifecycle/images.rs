@@ -29,7 +29,7 @@ pub fn images_awaited_until() -> u64 {
 /// of, until `deadline`. If unread bytes for them would be lost with this image, it waits as long as they may come.
 pub fn await_claims(family: &'static Family, deadline: u64) {
     let mut waits = true;
-    // Who has begun to come is there soon.
+    // An image that has begun to come is there soon.
     let soon = images_awaited_until();
     while core::mem::take(&mut waits) {
         let now = clock::nanoseconds();
@@ -112,8 +112,8 @@ pub fn take_back_from_dead_images(family: &Family) {
     take_back_at_once(family);
 }
 
-/// The same before the process awaits the images to which it has lent ends that others seem to have, too: an end that
-/// nobody else has leaves its ring for them.
+/// Takes back what killed processes had, before the process awaits the images to which it has lent ends that others
+/// seem to have, too: an end that nobody else has leaves its ring for them.
 pub fn take_back_beside_loans(family: &Family) {
     let mut is_needed = false;
     look::look_at_all(|it| is_needed |= !it.is_last() && it.end.stage() == Stage::Joined && it.is_awaited());
@@ -234,7 +234,8 @@ impl Connection {
     /// gone, and all others have attached the channel.
     fn have_arriving_died(&self) -> bool {
         let (Some(family), Some(pool)) = (family::existing(), self.end.pool_id()) else { return false };
-        family.has_reference_of_gone(self.index) && !family.is_held_without(self.index, family::member(), pool)
+        family.has_reference_of_gone(self.index)
+            && !family.is_referred_to_by_process_without(self.index, family::member(), pool)
     }
 
     /// Whether bytes lie unread in the ring that the sender cannot put on the kernel path, or that only this process
@@ -285,8 +286,9 @@ impl Connection {
         self.end.stage() == Stage::Joined && (census.company(self) == Some(1) || has_both())
     }
 
-    /// The same for an end of which the new image gets a descriptor if it `stays`. An image that finds its end in the
-    /// family's table, and comes only after this image has taken the table along, would not share the new image's end.
+    /// Awaits the image to which an end is lent of which the new image gets a descriptor if it `stays`. An image that
+    /// finds its end in the family's table, and comes only after this image has taken the table along, would not share
+    /// the new image's end.
     pub fn outlast_heir(&self, stays: bool, deadline: u64) {
         let takes_table_along = || family::existing().is_some_and(|family| !family.has_others(family::member()));
         let is_lost = || self.is_last() && self.is_awaited() && takes_table_along();
@@ -323,7 +325,7 @@ impl Connection {
         let is_handed_over = || !self.has_outsider() || self.end.is_plain_for_good();
         let deadline = images_awaited_until();
         while !is_handed_over()
-            && family.is_held_by_departed(self.index, family::member())
+            && family.is_referred_to_by_departed(self.index, family::member())
             && clock::nanoseconds() < deadline
         {
             clock::nap(100);

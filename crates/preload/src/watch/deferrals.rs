@@ -17,8 +17,14 @@ struct Place<T> {
     what: UnsafeCell<MaybeUninit<T>>,
 }
 
-/// They, in their order, with room for [`FIRST`] and `PIECES` times [`PIECE`]; zeroed memory has none. To be used by the
-/// thread that holds the lock, and by signal handlers that have interrupted that thread.
+impl<T> Place<T> {
+    const fn free() -> Place<T> {
+        Place { is_written: AtomicBool::new(false), what: UnsafeCell::new(MaybeUninit::uninit()) }
+    }
+}
+
+/// They, in their order, with room for [`FIRST`] and `PIECES` times [`PIECE`]; zeroed memory has none. To be used by
+/// the thread that holds the lock, and by signal handlers that have interrupted that thread.
 pub struct Deferrals<T, const PIECES: usize> {
     count: AtomicU32,
     first: [Place<T>; FIRST],
@@ -30,8 +36,7 @@ unsafe impl<T: Send, const PIECES: usize> Sync for Deferrals<T, PIECES> {}
 
 impl<T: Copy, const PIECES: usize> Deferrals<T, PIECES> {
     pub const fn new() -> Deferrals<T, PIECES> {
-        let first = [const { Place { is_written: AtomicBool::new(false), what: UnsafeCell::new(MaybeUninit::uninit()) } };
-            FIRST];
+        let first = [const { Place::free() }; FIRST];
         Deferrals { count: AtomicU32::new(0), first, more: Sparse::new() }
     }
 

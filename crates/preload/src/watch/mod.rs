@@ -11,7 +11,7 @@ use crate::connection::watchers::Watchers;
 pub static WATCHERS: Watchers = Watchers {
     is_looked_at: epoll::is_looked_at,
     note_joined: set::note_joined,
-    leave_to_kernel: epoll::leave_to_kernel,
+    make_foreign: epoll::make_foreign,
     take_back: epoll::take_back,
     looks_for_room: epoll::looks_for_room,
     await_room: epoll::await_room,

@@ -347,7 +347,9 @@ impl End {
             return Reason::Asked;
         }
         match Reason::ALL.get(self.reason.load(Relaxed) as usize).copied().unwrap_or(Reason::Unsupported) {
-            Reason::Young | Reason::PeerSilent | Reason::Met if !self.has_carried() => Reason::Unused,
+            Reason::Young | Reason::NotAccepted | Reason::PeerSilent | Reason::Met if !self.has_carried() => {
+                Reason::Unused
+            }
             reason => reason,
         }
     }

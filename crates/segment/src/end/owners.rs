@@ -5,8 +5,8 @@
 //! executed, or a process to which the socket was passed, is a *loan* until it has come and counts as a process. A
 //! program without the library is an *outsider*: it is not counted, and nothing shows when it has closed the socket.
 //!
-//! The last process that leaves ends the connection, unless an image or a process may still come: [`Owners::leave`],
-//! [`Owners::lent_until`].
+//! The last process that leaves ends the connection, unless an image or a process may still come:
+//! [`Owners::drop_reference`], [`Owners::lent_until`].
 
 use crate::layout::laid_out;
 use crate::sync::{AcqRel, Acquire, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
@@ -25,7 +25,9 @@ laid_out! {
         arriving: AtomicU32,
         /// Until when they may come (CLOCK_MONOTONIC, ns); 0: none is awaited. [`TAKEN_BACK`]: neither.
         lent_until: AtomicU64,
-        /// The image that was lent the end last, by its [number](crate::family::Family::next_image). 0: it has come.
+        /// Which images may still come: bit number n modulo 64 of image [number](crate::family::Family::next_image) n.
+        images: AtomicU64,
+        /// The image that was lent the end last, by its number. 0: it has come.
         image: AtomicU32,
         /// 1: a program that knows nothing of the ring may have the socket.
         outsider: AtomicU8,
@@ -44,6 +46,11 @@ const ENDED: u32 = 1 << 31;
 /// Value of [`Owners::lent_until`], a time long past: the image that the end was lent to does not come. If no process
 /// refers to the end either, the lender still has to end it.
 const TAKEN_BACK: u64 = 1;
+
+/// The bit of an image in [`Owners::images`].
+fn bit(image: u32) -> u64 {
+    1 << (image % u64::BITS)
+}
 
 impl Owners {
     /// One process has the end: the caller's, which has just taken it.
@@ -81,7 +88,7 @@ impl Owners {
         self.processes.fetch_update(AcqRel, Acquire, more).is_ok()
     }
 
-    /// The same for a process that has yet to attach the channel: [`Owners::has_arrived`].
+    /// One more process refers to the end, which has yet to attach the channel: [`Owners::has_arrived`].
     pub fn arrive(&self) -> bool {
         // In this order: a process that leaves finds this one arriving, or was the last.
         self.arriving.fetch_add(1, AcqRel);
@@ -97,8 +104,8 @@ impl Owners {
         let _ = self.arriving.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1));
     }
 
-    /// Whether an image or a process has come and not attached the channel yet. One that was killed meanwhile counts
-    /// until its loan has ended.
+    /// Whether an image or a process has come and not attached the channel yet. A process that was killed meanwhile
+    /// counts until its loan has ended.
     pub fn are_any_arriving(&self) -> bool {
         self.arriving.load(Acquire) != 0 && self.is_lent()
     }
@@ -114,14 +121,14 @@ impl Owners {
     }
 
     /// One process less refers to the end. Whether it was the last.
-    pub fn leave(&self) -> bool {
+    pub fn drop_reference(&self) -> bool {
         // A sweep may have taken the reference for that of a process that is gone.
         let fewer = |n| (1..ENDED).contains(&n).then(|| n - 1);
         self.processes.fetch_update(AcqRel, Acquire, fewer) == Ok(1)
     }
 
     /// One process less, unless it is the last. Whether it is.
-    pub fn leave_unless_last(&self) -> bool {
+    pub fn drop_reference_unless_last(&self) -> bool {
         self.processes.fetch_update(AcqRel, Acquire, |n| (2..ENDED).contains(&n).then(|| n - 1)).is_err()
     }
 
@@ -133,7 +140,8 @@ impl Owners {
         self.count_off(left, live, ENDED)
     }
 
-    /// The same of an end for which an image or a process is still awaited, and none is arriving: it does not end.
+    /// Takes back references to an end for which an image or a process is still awaited, and none is arriving: it does
+    /// not end.
     pub(crate) fn take_back_beside(&self, left: u32, live: impl Fn() -> u32) {
         self.count_off(left, live, 0);
     }
@@ -149,25 +157,40 @@ impl Owners {
         self.processes.fetch_update(AcqRel, Acquire, fewer).is_ok_and(|n| fewer(n) == Some(ENDED))
     }
 
-    /// Image number `image`, or a process that the socket is passed to (0), may come for it until then
-    /// (CLOCK_MONOTONIC, ns). An image is lent an end once, however many descriptors it gets.
-    pub fn lend(&self, until: u64, image: u32) {
-        // This comes first: see `awaited_image`.
-        if image == 0 {
-            self.passed.fetch_add(1, AcqRel);
-        } else if self.image.swap(image, AcqRel) == image {
+    /// Image number `image`, of which 0 is none, may come for it until then (CLOCK_MONOTONIC, ns). An image is lent an
+    /// end once, however many descriptors it gets.
+    pub fn lend_to_image(&self, until: u64, image: u32) {
+        // These come first: see `awaited_image`.
+        if self.image.swap(image, AcqRel) == image {
             return;
         }
+        self.images.fetch_or(bit(image), AcqRel);
+        self.add_loan(until);
+    }
+
+    /// A process that the socket is passed to may come for it until then (CLOCK_MONOTONIC, ns).
+    pub fn lend_passed(&self, until: u64) {
+        // This comes first: see `awaited_image`.
+        self.passed.fetch_add(1, AcqRel);
+        self.add_loan(until);
+    }
+
+    fn add_loan(&self, until: u64) {
         self.loans.fetch_add(1, AcqRel);
         self.lent_until.store(until, Release);
     }
 
-    /// An image, or a process (0), for which [`Owners::lend`] was called has come. Once all have come, none is awaited.
-    pub fn take_up_loan(&self, image: u32) {
-        if image != 0 {
-            self.forget_image(image);
+    /// Image number `image` has come. Once all have come, none is awaited. An image that inherits the socket although
+    /// it was not lent the end, because another thread was just closing that, takes up nobody else's loan.
+    pub fn take_up_by_image(&self, image: u32) {
+        if self.forget_image(image) {
+            self.end_one_loan(0);
         }
-        if image != 0 || self.forget_passed() {
+    }
+
+    /// A process has come that the socket was passed to.
+    pub fn take_up_passed(&self) {
+        if self.forget_passed() {
             self.end_one_loan(0);
         }
     }
@@ -178,7 +201,7 @@ impl Owners {
     }
 
     /// Image number `image` does not come: its execution has failed, or it has ended. False if it was not lent the end,
-    /// has come, or another loan has been made since.
+    /// or has come.
     pub fn take_back_loan(&self, image: u32) -> bool {
         let is_back = self.forget_image(image);
         if is_back {
@@ -195,9 +218,11 @@ impl Owners {
         }
     }
 
-    /// Forgets that image. False if the last loan is not to it.
+    /// Forgets that image. False if it is not to come. Of two images with one bit, which are 64 images apart, the
+    /// second one is awaited to the end of its time.
     fn forget_image(&self, image: u32) -> bool {
-        image != 0 && self.image.compare_exchange(image, 0, AcqRel, Relaxed).is_ok()
+        let _ = self.image.compare_exchange(image, 0, AcqRel, Relaxed);
+        image != 0 && self.images.fetch_and(!bit(image), AcqRel) & bit(image) != 0
     }
 
     fn end_one_loan(&self, last: u64) {
@@ -261,6 +286,7 @@ impl Owners {
         self.loans.store(0, Relaxed);
         self.passed.store(0, Relaxed);
         self.arriving.store(0, Relaxed);
+        self.images.store(0, Relaxed);
         self.image.store(0, Relaxed);
         self.lent_until.store(0, Release);
     }
@@ -303,6 +329,7 @@ mod tests {
             passed: AtomicU32::new(0),
             arriving: AtomicU32::new(0),
             lent_until: AtomicU64::new(0),
+            images: AtomicU64::new(0),
             image: AtomicU32::new(0),
             outsider: AtomicU8::new(0),
             copied: AtomicU8::new(0),
@@ -314,22 +341,25 @@ mod tests {
         let owners = owners();
         owners.begin();
         assert!(owners.add() && owners.are_several());
-        assert_eq!([owners.leave_unless_last(), owners.leave_unless_last()], [false, true]);
-        assert_eq!([owners.leave(), owners.are_any(), owners.add(), owners.add_if_used()], [true, false, false, false]);
+        assert_eq!([owners.drop_reference_unless_last(), owners.drop_reference_unless_last()], [false, true]);
+        assert_eq!(
+            [owners.drop_reference(), owners.are_any(), owners.add(), owners.add_if_used()],
+            [true, false, false, false]
+        );
     }
 
     #[test]
     fn who_was_to_come_finds_it_though_all_have_left() {
         let owners = owners();
         owners.begin();
-        owners.lend(100, 0);
-        owners.lend(200, 0);
-        assert!(owners.leave() && owners.is_lent_to_processes());
+        owners.lend_passed(100);
+        owners.lend_passed(200);
+        assert!(owners.drop_reference() && owners.is_lent_to_processes());
         assert!(owners.is_awaited(199) && !owners.is_awaited(200) && owners.is_lent());
         assert!(!owners.add_if_used() && owners.add());
-        owners.take_up_loan(0);
+        owners.take_up_passed();
         assert!(owners.is_lent());
-        owners.take_up_loan(0);
+        owners.take_up_passed();
         assert_eq!([owners.is_lent(), owners.end_loan(200)], [false, false]);
     }
 
@@ -337,9 +367,9 @@ mod tests {
     fn who_was_not_awaited_ends_no_loan() {
         let owners = owners();
         owners.begin();
-        owners.lend(100, 7);
+        owners.lend_to_image(100, 7);
         // A socket that was passed before, and has come.
-        owners.take_up_loan(0);
+        owners.take_up_passed();
         assert_eq!((owners.is_lent(), owners.awaited_image()), (true, Some(7)));
     }
 
@@ -348,58 +378,80 @@ mod tests {
         let owners = owners();
         owners.begin();
         assert!(owners.take_back(1, || 0));
-        assert_eq!([owners.leave(), owners.leave(), owners.add(), owners.add_if_used()], [false; 4]);
+        assert_eq!([owners.drop_reference(), owners.drop_reference(), owners.add(), owners.add_if_used()], [false; 4]);
         owners.begin();
-        assert!(owners.leave() && !owners.leave() && owners.end_if_unused());
+        assert!(owners.drop_reference() && !owners.drop_reference() && owners.end_if_unused());
     }
 
     #[test]
     fn a_loan_to_an_image_that_does_not_come_is_taken_back_once() {
         let owners = owners();
         owners.begin();
-        owners.lend(100, 7);
+        owners.lend_to_image(100, 7);
         // By another descriptor.
-        owners.lend(100, 7);
+        owners.lend_to_image(100, 7);
         assert_eq!(owners.awaited_image(), Some(7));
         assert_eq!(
             [owners.take_back_loan(8), owners.take_back_loan(7), owners.take_back_loan(7)],
             [false, true, false]
         );
         assert_eq!([owners.is_lent(), owners.is_awaited(TAKEN_BACK)], [false, false]);
-        assert!(owners.leave() && owners.end_taken_back() && !owners.end_taken_back() && owners.end_if_unused());
+        assert!(
+            owners.drop_reference() && owners.end_taken_back() && !owners.end_taken_back() && owners.end_if_unused()
+        );
     }
 
     #[test]
     fn a_loan_to_another_image_stays() {
         let owners = owners();
         owners.begin();
-        owners.lend(100, 7);
-        owners.lend(200, 8);
+        owners.lend_to_image(100, 7);
+        owners.lend_to_image(200, 8);
         assert_eq!(owners.awaited_image(), None);
-        assert!(!owners.take_back_loan(7) && owners.take_back_loan(8) && owners.is_lent());
+        assert!(owners.take_back_loan(8) && !owners.take_back_loan(8) && owners.is_lent());
         // Which one is awaited now is not known.
         assert_eq!(owners.awaited_image(), None);
-        owners.take_up_loan(7);
-        assert!(!owners.is_lent());
+        assert!(owners.take_back_loan(7) && !owners.is_lent() && owners.end_taken_back());
 
-        owners.lend(300, 9);
+        owners.lend_to_image(300, 9);
         assert!(!owners.is_lent_to_processes());
-        owners.take_up_loan(9);
+        owners.take_up_by_image(9);
         assert!(!owners.is_lent_to_processes());
         assert_eq!([owners.is_lent(), owners.take_back_loan(9)], [false, false]);
+    }
+
+    #[test]
+    fn who_inherits_what_was_not_lent_takes_up_no_loan() {
+        let owners = owners();
+        owners.begin();
+        owners.lend_to_image(100, 7);
+        owners.lend_passed(200);
+        owners.take_up_by_image(8);
+        assert_eq!((owners.loans.load(Relaxed), owners.lent_until()), (2, 200));
+        owners.take_up_by_image(7);
+        owners.take_up_by_image(7);
+        assert!(owners.is_lent_to_processes(), "the message is still to be received");
+        owners.take_up_passed();
+        assert!(!owners.is_lent());
+        // One bit for both: the loan of the second one lasts to the end.
+        owners.lend_to_image(300, 9);
+        owners.lend_to_image(400, 9 + 64);
+        owners.take_up_by_image(9);
+        owners.take_up_by_image(9 + 64);
+        assert_eq!((owners.is_awaited(399), owners.is_awaited(400)), (true, false));
     }
 
     #[test]
     fn an_image_is_awaited_though_the_socket_was_passed_since() {
         let owners = owners();
         owners.begin();
-        owners.lend(100, 7);
-        owners.lend(200, 0);
+        owners.lend_to_image(100, 7);
+        owners.lend_passed(200);
         assert_eq!((owners.awaited_image(), owners.is_lent_to_processes()), (None, false));
-        owners.take_up_loan(0);
+        owners.take_up_passed();
         assert_eq!((owners.awaited_image(), owners.is_lent_to_processes()), (Some(7), false));
-        owners.lend(300, 0);
-        owners.take_up_loan(7);
+        owners.lend_passed(300);
+        owners.take_up_by_image(7);
         assert_eq!((owners.awaited_image(), owners.is_lent_to_processes()), (None, true));
     }
 
@@ -407,8 +459,10 @@ mod tests {
     fn who_comes_too_late_does_not_get_it() {
         let owners = owners();
         owners.begin();
-        owners.lend(100, 0);
-        assert!(!owners.end_if_unused() && owners.leave() && owners.end_if_unused() && !owners.end_if_unused());
+        owners.lend_passed(100);
+        assert!(
+            !owners.end_if_unused() && owners.drop_reference() && owners.end_if_unused() && !owners.end_if_unused()
+        );
         assert_eq!([owners.add(), owners.add_if_used(), owners.are_any(), owners.take_back(1, || 0)], [false; 4]);
         owners.begin();
         assert!(owners.add() && owners.count() == 2);
@@ -420,15 +474,20 @@ mod tests {
         owners.begin();
         assert!(owners.arrive() && !owners.are_any_arriving(), "nothing was lent");
         owners.has_arrived();
-        owners.lend(100, 7);
+        owners.lend_to_image(100, 7);
         assert!(!owners.are_any_arriving() && owners.arrive() && owners.are_any_arriving() && owners.count() == 3);
         owners.has_arrived();
         assert!(!owners.are_any_arriving() && owners.is_lent());
         // Killed.
         assert!(owners.arrive() && owners.take_back_loan(7) && !owners.are_any_arriving());
         owners.end_loans();
-        assert!(!owners.leave_unless_last() && !owners.leave() && !owners.leave() && owners.leave());
-        owners.lend(100, 8);
+        assert!(
+            !owners.drop_reference_unless_last()
+                && !owners.drop_reference()
+                && !owners.drop_reference()
+                && owners.drop_reference()
+        );
+        owners.lend_to_image(100, 8);
         assert!(owners.end_if_unused() && !owners.arrive() && !owners.are_any_arriving());
     }
 
@@ -442,12 +501,12 @@ mod tests {
         assert!(owners.take_back(1, || 0) && !owners.take_back(1, || 0));
         // It was left to an image that has not come.
         owners.begin();
-        owners.lend(100, 0);
-        assert!(owners.leave() && !owners.take_back(1, || 0) && owners.end_if_unused());
+        owners.lend_passed(100);
+        assert!(owners.drop_reference() && !owners.take_back(1, || 0) && owners.end_if_unused());
         // A process lives that has it as well, or had a moment ago.
         owners.end_loans();
         owners.begin();
-        owners.lend(100, 7);
+        owners.lend_to_image(100, 7);
         assert!(owners.add());
         owners.take_back_beside(1, || 1);
         assert_eq!(owners.count(), 1);
@@ -456,10 +515,10 @@ mod tests {
         // The message was not sent.
         owners.end_loans();
         owners.begin();
-        owners.lend(100, 0);
+        owners.lend_passed(100);
         owners.take_back_passed();
         owners.take_back_passed();
-        assert!(!owners.is_lent() && owners.leave() && owners.end_taken_back() && !owners.end_taken_back());
+        assert!(!owners.is_lent() && owners.drop_reference() && owners.end_taken_back() && !owners.end_taken_back());
     }
 }
 
@@ -469,7 +528,8 @@ mod models {
     use crate::model;
     use std::sync::Arc;
 
-    /// Fails if `Owners::add` takes an end that has ended: a process would have one that is another connection's soon.
+    /// Fails if `Owners::add` takes an end that has ended: a process would have an end that is another connection's
+    /// soon.
     #[test]
     fn what_has_ended_nobody_gets() {
         model::check(3, || {
@@ -479,11 +539,12 @@ mod models {
                 passed: AtomicU32::new(0),
                 arriving: AtomicU32::new(0),
                 lent_until: AtomicU64::new(0),
+                images: AtomicU64::new(0),
                 image: AtomicU32::new(0),
                 outsider: AtomicU8::new(0),
                 copied: AtomicU8::new(0),
             });
-            owners.lend(100, 0);
+            owners.lend_passed(100);
             owners.processes.share();
             owners.lent_until.share();
             let late = owners.clone();

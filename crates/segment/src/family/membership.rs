@@ -140,12 +140,12 @@ impl Family {
         others.into_iter().any(|it| it.process.load(Acquire) != 0 && !it.is_gone(namespaces))
     }
 
-    /// `member` is about to execute a program, or to end: from now on this process is not one that keeps the table.
+    /// `member` is about to execute a program, or to end: from now on this process does not keep the table.
     /// Until the new image [stays](Family::stay), or the execution has failed.
     ///
     /// Says so first, and then looks whether another process is [between two images](Family::has_owner_between_images).
-    /// If so, takes it back, and returns false: of two processes that do this at the same time, the one that says so
-    /// last finds the other.
+    /// If so, takes it back, and returns false: of two processes that do this at the same time, the process that says
+    /// so last finds the other.
     pub fn begin_departure(&self, member: Option<u32>, how: Departing) -> bool {
         self.force_departure(member, how);
         let is_needed = self.has_owner_between_images(member);
@@ -155,7 +155,8 @@ impl Family {
         !is_needed
     }
 
-    /// The same, even if another process needs this one to keep the table.
+    /// `member` begins its departure as in [`Family::begin_departure`], even if another process needs this one to keep
+    /// the table.
     pub fn force_departure(&self, member: Option<u32>, how: Departing) {
         if let Some(place) = member.and_then(|member| self.members().places.get(member as usize)) {
             // This comes first: nobody waits for an image that does not come.
@@ -182,19 +183,19 @@ impl Family {
         (0..self.used()).any(|index| {
             let end = self.end(index);
             let is_needed = end.stage() == Stage::Joined && end.owners.is_copied();
-            is_needed && self.is_held_by(index, namespaces, |it| self.is_other(it, me) && self.is_to_return(it))
+            is_needed && self.is_referred_to_by(index, namespaces, |it| self.is_other(it, me) && self.is_to_return(it))
         })
     }
 
-    /// Whether another process than `me` that has the end, and lives, has departed.
-    pub fn is_held_by_departed(&self, index: u32, me: Option<u32>) -> bool {
+    /// Whether another process than `me` that refers to the end, and lives, has departed.
+    pub fn is_referred_to_by_departed(&self, index: u32, me: Option<u32>) -> bool {
         let namespaces = kernel::namespaces().filter(|_| !is_quiet());
         let has_departed = |it| self.is_other(it, me) && self.is_departed(it);
-        namespaces.is_some_and(|namespaces| self.is_held_by(index, namespaces, has_departed))
+        namespaces.is_some_and(|namespaces| self.is_referred_to_by(index, namespaces, has_departed))
     }
 
-    /// Whether a process that lives has the end, and is as `what` says.
-    fn is_held_by(&self, index: u32, namespaces: u64, what: impl Fn(u32) -> bool) -> bool {
+    /// Whether a process that lives refers to the end, and is as `what` says.
+    fn is_referred_to_by(&self, index: u32, namespaces: u64, what: impl Fn(u32) -> bool) -> bool {
         let lives = |member: u32| !self.members().places[member as usize].is_gone(namespaces);
         self.holders(index).iter().any(|member| what(member) && lives(member))
     }
@@ -239,12 +240,13 @@ impl Family {
             && kernel::namespaces().is_some_and(|it| self.holders(index).iter().any(|member| is_gone(member, it)))
     }
 
-    /// Whether another process than `me` that lives has the end, and not the segment `id`, as far as it can be asked.
-    pub fn is_held_without(&self, index: u32, me: Option<u32>, id: i32) -> bool {
+    /// Whether another process than `me` that lives refers to the end, and has not the segment `id`, as far as it can
+    /// be asked.
+    pub fn is_referred_to_by_process_without(&self, index: u32, me: Option<u32>, id: i32) -> bool {
         let Some(namespaces) = kernel::namespaces().filter(|_| !is_quiet()) else { return true };
         let has = |number| kernel::has_segment(number as i32, id) == Ok(true);
         let lacks = |it| !self.process(it).is_some_and(|(its, number)| its == namespaces && has(number));
-        self.is_held_by(index, namespaces, |it| self.is_other(it, me) && lacks(it))
+        self.is_referred_to_by(index, namespaces, |it| self.is_other(it, me) && lacks(it))
     }
 
     /// Whether another process than `me` is about to be gone: it was killed a moment ago.
@@ -419,12 +421,12 @@ mod tests {
         // It was killed before it counted.
         family.note_reference(mine, dead);
         let lent = family.take(dead).unwrap();
-        family.end(lent).owners.lend(u64::MAX, 0);
+        family.end(lent).owners.lend_passed(u64::MAX);
         let beside = family.take(dead).unwrap();
         assert!(family.add_reference(beside, me));
-        family.end(beside).owners.lend(u64::MAX, 7);
+        family.end(beside).owners.lend_to_image(u64::MAX, 7);
         let arriving = family.take(dead).unwrap();
-        family.end(arriving).owners.lend(u64::MAX, 7);
+        family.end(arriving).owners.lend_to_image(u64::MAX, 7);
         assert!(family.arrive(arriving, me));
         let references = |index| family.end(index).owners.count();
 
@@ -486,7 +488,7 @@ mod tests {
         family.end(index).owners.has_arrived();
         // By another descriptor.
         assert!(family.add_reference(index, me) && family.end(index).owners.count() == 3);
-        (0..3).for_each(|_| _ = family.end(index).owners.leave());
+        (0..3).for_each(|_| _ = family.end(index).owners.drop_reference());
         assert!(!family.add_reference(index, me) && family.has_reference(index, me), "one that it had");
         family.forget_reference(index, me);
         assert!(!family.add_reference(index, me) && !family.arrive(index, me) && !family.has_reference(index, me));
@@ -535,9 +537,9 @@ mod tests {
         let third = family.join_as(child.id(), kernel::namespaces().unwrap());
         assert!(!family.has_owner_between_images(me), "a third one keeps it");
         family.force_departure(third, Departing::ForGood);
-        assert!(family.has_owner_between_images(me) && family.is_held_by_departed(index, me));
+        assert!(family.has_owner_between_images(me) && family.is_referred_to_by_departed(index, me));
         family.force_departure(other, Departing::ForGood);
-        assert!(!family.has_owner_between_images(me) && family.is_held_by_departed(index, me), "no image comes");
+        assert!(!family.has_owner_between_images(me) && family.is_referred_to_by_departed(index, me), "no image comes");
         let depart = |member| family.begin_departure(member, Departing::ForAnImage);
         assert!(depart(other) && !depart(me) && depart(other), "one of them keeps the table");
         child.kill().unwrap();

@@ -99,7 +99,7 @@ impl Family {
         Ok(Self::of(Mapping::open(id, Self::LEN, uid)?.0)?.without_unused())
     }
 
-    /// The same, to be looked at only: see [`crate::watch`].
+    /// Attaches a table to be looked at only: see [`crate::watch`].
     pub(crate) fn open_to_read(id: i32, uid: u32) -> Result<Family, Errno> {
         Self::of(Mapping::open_to_read(id, Self::LEN, uid)?)
     }
@@ -142,7 +142,7 @@ impl Family {
         unsafe { self.table.detach() };
     }
 
-    /// Number that tells this family from every other one that lives.
+    /// Number that tells this family from every other family that lives.
     pub fn id(&self) -> i32 {
         self.table.mapping().id()
     }
@@ -170,7 +170,7 @@ impl Family {
         self.header().fresh.load(Relaxed).min(MAX_ENDS as u32)
     }
 
-    /// The same, if no end is free.
+    /// How many ends were ever in use, if no end is free.
     pub(crate) fn without_free(&self) -> Option<u32> {
         (self.header().free.load(Relaxed) as u32 == 0).then(|| self.used())
     }

@@ -85,7 +85,8 @@ pub fn duplicate_out_of_the_way(fd: i32) -> Option<i32> {
     duplicate(fd, FIRST).or_else(|| duplicate(fd, FIRST_AMONG_FEW))
 }
 
-/// The same, in place of `fd`, which is closed; `fd` itself where no other number is free.
+/// Another descriptor of the file of `fd`, with a number that the program will hardly get, in place of `fd`, which is
+/// closed; `fd` itself where no other number is free.
 pub fn moved_out_of_the_way(fd: i32) -> i32 {
     duplicate_out_of_the_way(fd).inspect(|_| close(fd)).unwrap_or(fd)
 }

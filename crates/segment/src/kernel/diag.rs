@@ -11,7 +11,7 @@ pub fn socket_inode(pid: i32, fd: i32) -> Option<u64> {
     inode_in(link_target(format_args!("/proc/{pid}/fd/{fd}\0"), &mut target)?)
 }
 
-/// The same of what a link in /proc/PID/fd names.
+/// Inode number of the socket that a link in /proc/PID/fd names.
 pub(super) fn inode_in(target: &[u8]) -> Option<u64> {
     number(target.strip_prefix(b"socket:[")?.strip_suffix(b"]")?)
 }

@@ -24,7 +24,7 @@ pub fn is_readable(at: *const u64) -> bool {
     unsafe { syscall(libc::SYS_rt_sigprocmask, arguments) != Err(Errno(libc::EFAULT)) }
 }
 
-/// The same for writing.
+/// Whether the word at `at`, which is not null, can be written, as far as the kernel says.
 #[cold]
 pub fn is_writable(at: *const u64) -> bool {
     /// See FUTEX_WAKE_OP in futex(2): adds 0 to the word, in one step, and wakes nobody unless that was below -2048.
@@ -62,12 +62,12 @@ const BY_CONTROLLER: Cgroups<'static> = Cgroups {
 };
 
 impl Cgroups<'_> {
-    /// Whether the cgroup `path` and all cgroups above it leave `bytes` more. A file that cannot be read is no limit:
-    /// in a container, `path` may be a path of the host, and the mounted folder the container's own.
-    fn leave(&self, path: &str, bytes: u64) -> bool {
+    /// Whether the cgroup `path` and all cgroups above it have `bytes` left over. A file that cannot be read is no
+    /// limit: in a container, `path` may be a path of the host, and the mounted folder the container's own.
+    fn have_left_over(&self, path: &str, bytes: u64) -> bool {
         let mut rest = Some(path.trim_end_matches('/'));
         while let Some(at) = rest {
-            if !self.leaves(at, bytes) {
+            if !self.has_left_over(at, bytes) {
                 return false;
             }
             rest = at.rfind('/').map(|end| &at[..end]);
@@ -75,7 +75,7 @@ impl Cgroups<'_> {
         true
     }
 
-    fn leaves(&self, path: &str, bytes: u64) -> bool {
+    fn has_left_over(&self, path: &str, bytes: u64) -> bool {
         let number = |file: &str| {
             let mut number = None;
             let take = |line: &str| number = number.or(line.parse::<u64>().ok());
@@ -96,13 +96,13 @@ impl Cgroups<'_> {
     }
 }
 
-/// Whether the memory cgroups of this process leave `bytes` more, as far as can be read.
+/// Whether the memory cgroups of this process have `bytes` left over, as far as can be read.
 #[cold]
 pub fn is_left_by_cgroups(bytes: u64) -> bool {
     is_left("/proc/self/cgroup", [&UNIFIED, &BY_CONTROLLER], bytes)
 }
 
-/// The same by `listing`, which is like that of proc_pid_cgroup(5).
+/// Whether the memory cgroups in `listing`, which is like that of proc_pid_cgroup(5), have `bytes` left over.
 #[inline(always)]
 fn is_left(listing: &str, [unified, by_controller]: [&Cgroups<'_>; 2], bytes: u64) -> bool {
     let (mut path, mut len, mut kind) = ([0u8; LONGEST], 0, unified);
@@ -117,7 +117,7 @@ fn is_left(listing: &str, [unified, by_controller]: [&Cgroups<'_>; 2], bytes: u6
             (len, kind) = (at.len(), if has_memory { by_controller } else { unified });
         }
     });
-    core::str::from_utf8(&path[..len]).map_or(true, |path| kind.leave(path, bytes))
+    core::str::from_utf8(&path[..len]).map_or(true, |path| kind.have_left_over(path, bytes))
 }
 
 #[cfg(all(test, not(loom)))]
@@ -155,10 +155,11 @@ mod tests {
             files.iter().for_each(|(file, text)| fs::write(folder.join(file), format!("{text}\n")).unwrap());
         };
         let cgroups = Cgroups { mount: mount.to_str().unwrap(), ..UNIFIED };
-        let left = |path: &str, bytes: u64| cgroups.leave(path, bytes) && !cgroups.leave(path, bytes + 1);
-        assert!(cgroups.leave("/none/here", u64::MAX), "nothing can be read");
+        let left =
+            |path: &str, bytes: u64| cgroups.have_left_over(path, bytes) && !cgroups.have_left_over(path, bytes + 1);
+        assert!(cgroups.have_left_over("/none/here", u64::MAX), "nothing can be read");
         set("slice/inner", &[("memory.max", "max"), ("memory.current", "5000")]);
-        assert!(cgroups.leave("/slice/inner", u64::MAX), "no limit");
+        assert!(cgroups.have_left_over("/slice/inner", u64::MAX), "no limit");
         set("slice", &[("memory.max", "9000"), ("memory.current", "7000")]);
         assert!(left("/slice/inner", 2000) && left("/slice", 2000) && left("/slice/gone/", 2000));
         set("slice", &[("memory.stat", "anon 9\ninactive_file 400\nactive_file 70\nslab 9")]);
@@ -176,7 +177,7 @@ mod tests {
         set("", &[("memory.max", "50"), ("memory.current", "10")]);
         assert!(left("/slice", 40) && left("/", 40) && left("", 40), "a container's own");
         assert!(
-            cgroups.leave(&"/x".repeat(LONGEST), 40) && !cgroups.leave(&"/x".repeat(LONGEST), 41),
+            cgroups.have_left_over(&"/x".repeat(LONGEST), 40) && !cgroups.have_left_over(&"/x".repeat(LONGEST), 41),
             "too long a name"
         );
         fs::remove_dir_all(mount).unwrap();

@@ -16,7 +16,8 @@ pub(super) fn for_each_line(path: core::fmt::Arguments<'_>, what: impl FnMut(&st
     for_each_line_of::<48, 4096>(path, if_text(what))
 }
 
-/// The same for a path that may be longer, and shorter lines: a program's thread may have 16 KiB of stack in all.
+/// Calls `what` with every line of a file whose path may be longer, and whose lines are shorter: a program's thread may
+/// have 16 KiB of stack in all.
 pub(super) fn for_each_short_line(path: core::fmt::Arguments<'_>, what: impl FnMut(&str)) -> Result<(), Errno> {
     for_each_line_of::<LONGEST, LONGEST>(path, if_text(what))
 }
@@ -38,7 +39,7 @@ pub(super) fn for_each_line_of<const PATH: usize, const LINE: usize>(
     for_each_piece::<PATH, LINE>(path, b'\n', what)
 }
 
-/// The same of pieces that end with another octet.
+/// Calls `what` with every piece of a file, where the pieces end with another octet than a newline.
 pub(super) fn for_each_piece<const PATH: usize, const PIECE: usize>(
     path: core::fmt::Arguments<'_>,
     end: u8,
@@ -121,7 +122,7 @@ pub(super) fn link_target<'a>(path: core::fmt::Arguments<'_>, target: &'a mut [u
     link_target_in(libc::AT_FDCWD, path, target)
 }
 
-/// The same of a path that begins in the folder with this descriptor.
+/// What a symbolic link names whose path begins in the folder with this descriptor.
 pub(super) fn link_target_in<'a>(
     folder: i32,
     path: core::fmt::Arguments<'_>,

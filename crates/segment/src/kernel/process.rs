@@ -21,8 +21,8 @@ pub fn wait_for_change(word: &AtomicU32, value: u32, deadline: Option<u64>) -> A
     unsafe { syscall(libc::SYS_futex, [word.as_ptr() as usize, operation, value as usize, at, 0, ANY]) }
 }
 
-/// The same until `deadline`, but after a signal whose handler is to restart system calls (SA_RESTART, see signal(7))
-/// it goes on sleeping, as a receive does. Since Linux 5.16.
+/// Sleeps as [`wait_for_change`] does until `deadline`, but after a signal whose handler is to restart system calls
+/// (SA_RESTART, see signal(7)) it goes on sleeping, as a receive does. Since Linux 5.16.
 ///
 /// # Errors
 /// ENOSYS or whatever else an older kernel or a filter says, too.
@@ -71,7 +71,7 @@ pub fn thread_id() -> u32 {
     unsafe { syscall(libc::SYS_gettid, [0; 6]) }.unwrap_or(0) as u32
 }
 
-/// The same without a system call: libc writes it into a recursive mutex that the thread locks.
+/// This thread, without a system call: libc writes it into a recursive mutex that the thread locks.
 #[cfg(target_env = "gnu")]
 fn thread_id_by_libc() -> u32 {
     /// The index of `__owner`, behind `__lock` and `__count`: part of glibc's ABI (bits/struct_mutex.h).
@@ -170,7 +170,7 @@ pub fn is_dying(pid: u32) -> bool {
     is_killed
 }
 
-/// Whether there is a thread of this number. One that has ended is there until it was waited for.
+/// Whether there is a thread of this number. A thread that has ended is there until it was waited for.
 pub fn exists(tid: u32) -> bool {
     // SAFETY: signal 0 is sent to nobody.
     let answer = unsafe { syscall(libc::SYS_tkill, [tid as usize, 0, 0, 0, 0, 0]) };
@@ -243,7 +243,7 @@ pub fn ipc_namespace() -> Option<u64> {
     ipc_namespace_of(process_id())
 }
 
-/// The same of process `pid`, if it may be known.
+/// The namespace in which numbers of System V segments are valid for process `pid`, if it may be known.
 pub fn ipc_namespace_of(pid: i32) -> Option<u64> {
     let mut target = [0u8; 64];
     let text = link_target(format_args!("/proc/{pid}/ns/ipc\0"), &mut target)?;

@@ -10,7 +10,7 @@ pub fn undisturbed<T>(what: impl FnOnce() -> T) -> T {
     undisturbed_since(|_| what())
 }
 
-/// The same, where `what` gets the set of signals that were held back before.
+/// Does `what` as [`undisturbed`] does, and gives it the set of signals that were held back before.
 pub fn undisturbed_since<T>(what: impl FnOnce(u64) -> T) -> T {
     if is_quiet() {
         return what(0);

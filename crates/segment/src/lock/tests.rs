@@ -78,7 +78,7 @@ fn where_others_were_kept_out_nothing_needs_repair() {
     lock.forsake_all();
     assert_eq!(lock.enter(me), Entered::AfterDeath);
     lock.exit(Entered::AfterDeath);
-    // One that is killed meanwhile.
+    // A thread that is killed meanwhile.
     assert_eq!(lock.keep_out(1 << 28), Some(Entered::Alone));
     lock.forsake(1);
     assert_eq!(lock.owner(), 1 << 28);
@@ -90,7 +90,7 @@ fn an_impatient_one_does_not_wait_for_a_sleeper() {
     assert_eq!(lock.enter(std::process::id()), Entered::Alone);
     assert!(!lock.fall_asleep());
     assert_eq!(lock.enter(1), Entered::Asleep);
-    // A signal handler that has interrupted the sleep, and a second one that has interrupted the first.
+    // A signal handler that has interrupted the sleep, and a second handler that has interrupted the first.
     let me = std::process::id();
     assert_eq!((lock.enter(me), lock.enter(me)), (Entered::AboveSleep, Entered::Nested));
     assert!(!lock.visit(1) && lock.fall_asleep() && lock.visit(1));

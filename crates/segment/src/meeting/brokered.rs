@@ -442,7 +442,7 @@ fn refuse(end: &End, refusal: Refusal) {
         Refusal::Policy => end.pin(Reason::Policy),
         Refusal::Unproven => end.pin(Reason::Unproven),
         Refusal::Elsewhere => end.pin(Reason::Remote),
-        // The same reason as where the two ends use different directories.
+        // The reason that an end has where the two ends use different directories.
         Refusal::Layout => end.pin(Reason::PeerSilent),
         Refusal::NotConnection => end.pin(Reason::Closed),
         Refusal::Version | Refusal::Malformed => end.pin(Reason::NoBroker),

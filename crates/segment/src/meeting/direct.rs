@@ -35,12 +35,12 @@ impl Meeting {
         end.cookie.store(cookie, Relaxed);
         let peer = match kernel::peer(fd) {
             // Not accepted yet: it has no owner that could prove anything.
-            Ok(peer) if peer.inode == 0 => return end.set_reason(Reason::Young),
+            Ok(peer) if peer.inode == 0 => return end.set_reason(Reason::NotAccepted),
             Ok(peer) if peer.uid == uid && !ALWAYS_BROKERED => peer,
             Ok(_) => return self.seek_by_broker(end, fd, Reason::OtherUser),
             // A crowded listener answers with a SYN cookie (RFC 4987, 3.6): it has no socket for the connection before
             // it has taken data of it.
-            Err(NoPeer::Elsewhere) if unheard => return end.set_reason(Reason::Young),
+            Err(NoPeer::Elsewhere) if unheard => return end.set_reason(Reason::NotAccepted),
             Err(NoPeer::Elsewhere) => match unless_closed(fd, Reason::Remote) {
                 Reason::Remote => return self.seek_by_broker(end, fd, Reason::Remote),
                 closed => return end.pin(closed),

@@ -20,12 +20,12 @@ const GROWTH: u32 = 8;
 /// Where memory is limited by a cgroup, a pool is made only if so many times its size is left: rings take memory as
 /// they are used, and when nothing is left the kernel kills a process.
 const RESERVE: u64 = 4;
-/// The same for the process that joins the pool. Less is left free, because the pool's maker, which may be in the same
-/// cgroup, has looked just before.
+/// Where memory is limited by a cgroup, a process joins a pool only if so many times its size is left. That is less
+/// than a maker needs, because the pool's maker, which may be in the same cgroup, has looked just before.
 pub(super) const RESERVE_TO_JOIN: u64 = 2;
 /// How long a pool that nothing uses stays attached, for threads that close a socket under one another.
 const LINGER_NS: u64 = 1_000_000_000;
-/// The same if the broker is to be told of its slots with the next ask.
+/// How long such a pool stays attached if the broker is to be told of its slots with the next ask.
 const LINGER_TO_TELL_NS: u64 = 60_000_000_000;
 
 /// In place of the family for which a pool was made: for this process alone.

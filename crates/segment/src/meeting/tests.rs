@@ -409,7 +409,7 @@ fn lies_between_the_steps_of_a_meeting_confuse_nobody() {
     directory.lock().store(0, Relaxed);
 }
 
-/// The same while a thread overwrites them at any time.
+/// A thread overwrites words of the directory at any time.
 #[test]
 fn lies_at_any_time_confuse_nobody() {
     let _alone = alone();
@@ -468,6 +468,21 @@ fn ends_without_a_place_in_the_directory_meet_later() {
     meetings[0].take_offer(&ends[0], pair.fd(0));
     assert!(check(&pair, &ends, &mut meetings, &[]));
     clear(&ends, &mut meetings);
+}
+
+#[test]
+fn an_end_that_is_not_accepted_is_asked_again() {
+    let _alone = alone();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (end, [mut meeting, _]) = (end(), meetings(Directory::private(kernel::user_id())));
+    end.bytes.store(1, Relaxed);
+    meeting.seek(&end, client.as_raw_fd());
+    assert_eq!((end.stage(), end.reason()), (Stage::Plain, Reason::NotAccepted));
+    let _accepted = listener.accept().unwrap();
+    meeting.seek(&end, client.as_raw_fd());
+    assert_eq!((end.stage(), end.reason()), (Stage::Waiting, Reason::PeerSilent));
+    meeting.withdraw(&end);
 }
 
 /// One connection must not take much of a program's address space, and many should share pools: see `FIRST_SLOTS` and

@@ -1,5 +1,5 @@
 //! Whatever is done to a ring, the reader finds what a queue of bytes and marks has: random lists of steps, which
-//! shrink to the shortest one that fails (`PROPTEST_CASES=100000` tries more).
+//! shrink to the shortest list that fails (`PROPTEST_CASES=100000` tries more).
 
 use super::sender::RESERVE;
 use super::*;
@@ -14,9 +14,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 enum Step {
     /// Send so many bytes, as far as there is room.
     Send(usize),
-    /// The same from a source that has so many fewer than it says.
+    /// Send so many bytes from a source that has so many fewer than it says.
     SendShort(usize, usize),
-    /// The same, with a signal handler in the middle that sends so many.
+    /// Send so many bytes, with a signal handler in the middle that sends so many.
     SendInterrupted(usize, usize),
     /// The sender is killed in the middle of a record, after a handler has sent so many on top of it.
     Die(usize, usize),

@@ -269,7 +269,8 @@ impl Sender<'_> {
         reserved
     }
 
-    /// The same for a signal handler that has interrupted a `put` of its thread. No further handler interrupts this.
+    /// Puts a record for a signal handler that has interrupted a `put` of its thread. No further handler interrupts
+    /// this.
     #[cold]
     fn put_nested(&self, tail: u64, size: u64, fill: impl FnOnce(&Ring) -> u64) -> bool {
         if self.tail.load(Relaxed) != tail {

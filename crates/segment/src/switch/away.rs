@@ -11,10 +11,20 @@ use super::entering::Beside;
 use crate::end::{End, Whereabouts};
 use crate::kernel;
 use crate::lock::Entered;
+use crate::raw::is_quiet;
 use crate::reason::Reason;
 use crate::ring::{self, Place, Record};
-use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
+use crate::sync::{AcqRel, Acquire, AtomicBool, Relaxed, Release, SeqCst, fence};
 use crate::words::{ALONE, AWAY, Flag, GIVING, LEFT, NO_MORE_BELLS, Presence};
+
+/// See [`keep_away`].
+static KEEPS_AWAY: AtomicBool = AtomicBool::new(false);
+
+/// This process ends, or executes a program: ends that have gone away stay so, whatever its other threads receive.
+/// These read the kernel path, as every process may that has the socket of such an end.
+pub fn keep_away(is_departing: bool) {
+    KEEPS_AWAY.store(is_departing, SeqCst);
+}
 
 /// What has become of a reader that was to go away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,8 +196,10 @@ impl Port<'_> {
             reading.set_whereabouts(Whereabouts::Left);
             return;
         }
+        // This comes first: from the next step on something may be in the ring alone, and an image may be awaited.
+        let is_tagged = self.tag_if_lent();
         let bells = &self.channel.incoming().sender.announced;
-        // This comes first: a sender that finds the flag raised sends a doorbell.
+        // This comes second: a sender that finds the flag raised sends a doorbell.
         bells.fetch_and(!NO_MORE_BELLS, AcqRel);
         let is_in_time = |flag: Flag| flag.presence() != Presence::Left && flag.0 & GIVING == 0;
         let back = |word| is_in_time(Flag(word)).then_some(ALONE);
@@ -197,13 +209,25 @@ impl Port<'_> {
             self.be_here();
         } else {
             bells.fetch_or(NO_MORE_BELLS, AcqRel);
+            if is_tagged && self.leaves_all_to_kernel() {
+                kernel::set_tagged(self.fd, false);
+            }
         }
     }
 
-    /// A process that knows of the ring is about to read, and goes back to the ring if it can. If the sender was giving
-    /// back and has finished, the ring is empty, and both ends begin anew.
+    /// Tags the socket if an image is awaited for the end, which then reads the ring: see [`kernel::set_tagged`].
+    fn tag_if_lent(&self) -> bool {
+        let is_lent = self.end.owners.is_lent() && !is_quiet();
+        if is_lent {
+            kernel::set_tagged(self.fd, true);
+        }
+        is_lent
+    }
+
+    /// A process that knows of the ring is about to read, and goes back to the ring if it can, unless it
+    /// [departs](keep_away). If the sender was giving back and has finished, the ring is empty, and both ends begin anew.
     pub(super) fn return_to_ring(&self) {
-        if !self.end.is_away() {
+        if !self.end.is_away() || KEEPS_AWAY.load(SeqCst) {
             return;
         }
         let is_given = || self.presence() == Presence::Given;
@@ -231,6 +255,7 @@ impl Port<'_> {
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         words.head.head.store(self.place().head, Release);
         words.flags.consumed.store(0, Relaxed);
+        self.tag_if_lent();
         words.sender.announced.fetch_and(!NO_MORE_BELLS, AcqRel);
         let given = |word| (Flag(word).presence() == Presence::Given).then_some(ALONE);
         if words.flags.waiting.fetch_update(SeqCst, SeqCst, given).is_ok() {

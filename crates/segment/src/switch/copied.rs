@@ -89,8 +89,8 @@ impl Port<'_> {
         kernel::undisturbed(|| self.take_mark_back());
     }
 
-    /// The channel is a copy of the one that the old image had, with what was `unread` there. This end reads on from
-    /// it, and all else goes by the kernel. False if some of the bytes are lost.
+    /// The channel is a copy of the channel that the old image had, with what was `unread` there. This end reads on
+    /// from it, and all else goes by the kernel. False if some of the bytes are lost.
     pub fn go_on_in_copy(&self, unread: Unread) -> bool {
         kernel::undisturbed(|| {
             let had_all = self.other_has_had_all();
@@ -101,8 +101,8 @@ impl Port<'_> {
         })
     }
 
-    /// The same for an end that was away. If it reads the kernel path before the ring, what was given back is passed
-    /// once it comes to the ring.
+    /// Comes back to a copy of the channel, for an end that was away. If it reads the kernel path before the ring, what
+    /// was given back is passed once it comes to the ring.
     fn come_back_to_copy(&self, unread: Unread, had_all: bool) -> bool {
         let reading = &self.end.reading;
         // The sender that was giving back is gone.

@@ -97,7 +97,7 @@ fn fork(step: u32, prepare: impl FnOnce(), act: impl FnOnce()) -> libc::pid_t {
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // SAFETY: no pointer among the arguments. One that hangs ends by SIGALRM, which is not what is awaited.
+        // SAFETY: no pointer among the arguments. A child that hangs ends by SIGALRM, which is not what is awaited.
         unsafe { libc::alarm(PATIENCE.as_secs() as u32) };
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             prepare();
@@ -268,8 +268,8 @@ fn another_reader_goes_on_where_one_has_died() {
     each_step(|step| reader_dies(step, true));
 }
 
-/// A reader goes away from `parts` of [`SAID`], which it has not read, and comes back; it dies before step `step`. Another
-/// process that has the same end comes for it, and reads on.
+/// A reader goes away from `parts` of [`SAID`], which it has not read, and comes back; it dies before step `step`.
+/// Another process that has the same end comes for it, and reads on.
 fn departing_reader_dies(step: u32, parts: usize) -> Fate {
     let ends = Ends::joined(false);
     let (sender, reader) = (ends.port(0), ends.port(1));

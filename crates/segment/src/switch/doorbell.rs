@@ -50,8 +50,8 @@ impl Port<'_> {
         kernel::undisturbed(|| self.discard_counted_bells())
     }
 
-    /// The same beside the program's receives: a failure that the kernel tells, which it tells once, is kept for the
-    /// program.
+    /// Throws away doorbells beside the program's receives: a failure that the kernel tells, which it tells once, is
+    /// kept for the program.
     pub(super) fn discard_bells_aside(&self) {
         if let Some(taken) = self.discard_bells() {
             self.keep_for_program(taken);
@@ -205,7 +205,8 @@ impl Port<'_> {
         }
     }
 
-    /// The same while other threads may sleep here: the flag is raised for them again. A group takes its own doorbells.
+    /// Clears doorbells while other threads may sleep here: the flag is raised for them again. A group takes its own
+    /// doorbells.
     pub(super) fn clear_bells_beside(&self) {
         match self.resting() {
             0 => self.clear_bells(),

@@ -216,7 +216,7 @@ impl Port<'_> {
         }
     }
 
-    /// The same for the threads at the other end.
+    /// Wakes the threads that doze at the other end, for what is about to come by the kernel.
     pub(super) fn rouse_other(&self) {
         if self.channel.outgoing().flags.waiting.compare_exchange(DOZING, 0, SeqCst, SeqCst).is_ok() {
             self.knock();

@@ -86,7 +86,7 @@ impl Port<'_> {
         // No process comes for the end any more, so no process wants doorbells.
         let ends = last && !self.end.owners.is_lent();
         if ends {
-            // From now on no doorbell is sent, except one that was announced before.
+            // From now on no doorbell is sent, except a doorbell that was announced before.
             self.refuse_bells();
             self.pass_marks();
         }

@@ -34,9 +34,9 @@ fn hand_over(it: &Ends) -> mpsc::Receiver<bool> {
     told
 }
 
-/// The sender's process executes a program that goes on with the connection, and the reader's one that knows nothing of
-/// it: before, while and after the sender is away. Fails if `Port::come_back` does not take the mark of going down
-/// back.
+/// The sender's process executes a program that goes on with the connection, and the reader's a program that knows
+/// nothing of it: before, while and after the sender is away. Fails if `Port::come_back` does not take the mark of
+/// going down back.
 #[test]
 fn what_was_sent_before_an_execution_can_be_given_back() {
     for comes_back_first in [true, false] {
@@ -120,7 +120,7 @@ impl Ends {
         self.reader_in_copy_after(|_| {}, meanwhile)
     }
 
-    /// The same, after `before`, while the reader is away.
+    /// As `reader_in_copy`, after `before`, while the reader is away.
     fn reader_in_copy_after(
         &self,
         before: impl FnOnce(Port<'static>),
@@ -236,8 +236,8 @@ fn an_image_does_not_await_what_an_image_before_it_has_read() {
     assert!(receive_all(port) == (left[1000..].to_vec(), Ok(0)));
 }
 
-/// The same for a reader that was on the kernel path, with more there before the ring. The first image reads some of
-/// that, all of it, or some of what was given back too, through the library or not. Fails if
+/// The sender gives back to a reader that was on the kernel path, with more there before the ring. The first image
+/// reads some of that, all of it, or some of what was given back too, through the library or not. Fails if
 /// `Port::pass_read_while_away` takes what comes before the ring for what was given back, or goes by what was counted.
 #[test]
 fn an_image_goes_on_where_an_image_before_it_has_stopped() {
@@ -287,8 +287,8 @@ fn an_image_repeats_nothing_where_the_kernel_does_not_tell() {
 
 /// The sender was killed with the doorbell unread that the reader rang when it went away, so its kernel has reset the
 /// connection. On kernel TCP the stream would have ended, unless something was unread that the reader had sent. Fails
-/// if `Port::is_reset_by_bell` does not tell the two apart, and if a connection that is over counts as one that others
-/// have read.
+/// if `Port::is_reset_by_bell` does not tell the two apart, and if a connection that is over counts as a connection
+/// that others have read.
 #[test]
 fn a_killed_sender_leaves_all_of_its_stream_to_an_image() {
     for (had_all, has_channel) in [(true, true), (true, false), (false, true), (false, false)] {

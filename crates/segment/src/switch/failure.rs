@@ -116,7 +116,8 @@ impl Port<'_> {
         self.sender().has_only_mark() && self.has_taken_all_but_bells()
     }
 
-    /// The same of what went by the kernel path.
+    /// This end has gone down. Whether the other end has taken all that this end has sent by the kernel path, but for
+    /// doorbells.
     pub(super) fn has_taken_all_but_bells(&self) -> bool {
         let Direction { flags, head, sender } = self.channel.outgoing();
         let announced = sender.announced.load(Relaxed) & !NO_MORE_BELLS;

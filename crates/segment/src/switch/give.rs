@@ -48,8 +48,8 @@ impl Port<'_> {
         self.give_back_inside(entered)
     }
 
-    /// The same, but does not wait for another thread that sends: false then. That thread may have to wait for what the
-    /// caller does next.
+    /// Gives back as [`Port::give_back_if_due`] does, but does not wait for another thread that sends: false then. That
+    /// thread may have to wait for what the caller does next.
     pub fn give_back_unless_busy(&self) -> bool {
         if self.owes_nothing_back() {
             return true;
@@ -69,14 +69,14 @@ impl Port<'_> {
         given
     }
 
-    /// The same, but waits for room.
+    /// Gives back what is unread, and waits for room.
     pub(super) fn give_back_fully(&self) {
         while !self.give_back_if_due() && self.connected() {
             nap(100);
         }
     }
 
-    /// The same before this direction ends, behind which nothing can follow: has the kernel make room first.
+    /// Gives back before this direction ends, behind which nothing can follow: has the kernel make room first.
     pub(super) fn give_back_at_end(&self) {
         if !self.give_back_if_due() {
             self.make_kernel_room();
@@ -173,9 +173,9 @@ impl Port<'_> {
         }
     }
 
-    /// The same for the reader, once no thread gives and all that was given is counted. False if that does not happen:
-    /// the sender does not know yet what the reader gave before, or a sender that was killed, or that is below in this
-    /// thread, has given something that is not counted.
+    /// The reader becomes the only giver, once no thread gives and all that was given is counted. False if that does
+    /// not happen: the sender does not know yet what the reader gave before, or a sender that was killed, or that is
+    /// below in this thread, has given something that is not counted.
     fn become_giver_as_reader(&self, giver: &AtomicU32) -> bool {
         let began = ticks();
         loop {
@@ -285,7 +285,7 @@ impl Port<'_> {
         is_absent
     }
 
-    /// The same of either direction.
+    /// Says that what is unread in the direction of these flags is given back from now on. False if the reader is back.
     fn begin_giving_of(&self, flags: &ReaderFlags) -> bool {
         let begin = |word| match Flag(word).presence() {
             Presence::Here => None,

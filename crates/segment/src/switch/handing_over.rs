@@ -7,6 +7,7 @@ use super::{LeftRing, Port, micros};
 use crate::clock::{nap, ticks};
 use crate::kernel;
 use crate::reason::Reason;
+use crate::sync::{AtomicU64, Relaxed};
 
 /// How long an end that was rung is awaited. Beside heavy load it may have to wait long for a processor.
 const PASSES_MARK_WITHIN_US: u64 = 500_000;
@@ -107,17 +108,27 @@ impl Port<'_> {
         self.go_down_for_good(reason, false, u64::MAX);
     }
 
-    /// This end is away, and its process is about to let go of it: what is unread is put on the kernel path if that
-    /// needs no call of the other end's program. A sender that sleeps was woken for it; beside any other, this end
-    /// gives itself.
+    /// This end is away, and its process is about to let go of it: what is unread is put on the kernel path, as far as
+    /// that can be done at once. A sender that sleeps was woken for it. Beside a sender that is not about to wake, this
+    /// end gives itself; where it cannot, the sender may do so with its next call.
     pub fn give_for_image(&self) {
+        /// The last wait in vain (ticks): there may be thousands of connections.
+        static IN_VAIN_AT: AtomicU64 = AtomicU64::new(0);
         let began = ticks();
+        let was_in_vain = began.wrapping_sub(IN_VAIN_AT.load(Relaxed)) < micros(10 * GIVES_WITHIN_US);
+        let within = micros(if was_in_vain { GIVES_WITHIN_US / 20 } else { GIVES_WITHIN_US });
         let is_due = || self.end.is_away() && !self.leaves_all_to_kernel();
-        while is_due() && self.reader_may_sleep() && ticks().wrapping_sub(began) < micros(GIVES_WITHIN_US) {
-            nap(50);
+        let mut gives = true;
+        while is_due() && ticks().wrapping_sub(began) < within {
+            if gives && !self.reader_may_sleep() && !self.awaits_answer() {
+                gives = false;
+                self.give_itself();
+            } else {
+                nap(50);
+            }
         }
-        if is_due() {
-            self.give_itself();
+        if is_due() && (!gives || !self.give_itself()) {
+            IN_VAIN_AT.store(ticks(), Relaxed);
         }
     }
 

@@ -152,8 +152,8 @@ fn receive_what_is_there(port: &mut Port<'_>) -> Vec<u8> {
     }
 }
 
-/// A handler sends, up and down, before step `step` of a reader of [`SAID`], which lies there. Whether there are so many
-/// steps.
+/// A handler sends, up and down, before step `step` of a reader of [`SAID`], which lies there. Whether there are so
+/// many steps.
 fn reader_is_interrupted_by_a_send(step: u32) -> bool {
     let ends = Ends::joined(false);
     let sender = ends.port(0);
@@ -184,8 +184,8 @@ fn a_handler_sends_at_any_step_of_a_readers_switch() {
     assert!(steps > 50, "{steps} steps are too few for one way up and one down");
 }
 
-/// A handler receives all of [`SAID`] but the end, which lies there, before step `step` of a sender of [`SAID`]. Whether
-/// there are so many steps.
+/// A handler receives all of [`SAID`] but the end, which lies there, before step `step` of a sender of [`SAID`].
+/// Whether there are so many steps.
 fn sender_is_interrupted_by_a_receive(step: u32, in_turn: bool) -> bool {
     let ends = Ends::joined(false);
     (0..5).for_each(|part| say(&ends.port(1), part));

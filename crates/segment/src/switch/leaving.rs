@@ -43,7 +43,8 @@ impl LeftRing {
 pub(super) enum Leave {
     /// If its sender can put on the kernel path what is unread.
     IfGivenBack,
-    /// The same once the image is there that the sender's process is about to execute.
+    /// If its sender can put on the kernel path what is unread, once the image is there that the sender's process is
+    /// about to execute.
     OnceGivenBack,
     /// Unless its sender never can, nor an image of it.
     UnlessLost,
@@ -204,7 +205,7 @@ impl Port<'_> {
             self.break_off();
             return false;
         }
-        // Who was refused meanwhile woke nobody. The doorbell that is announced does.
+        // A sender that was refused meanwhile woke nobody. The doorbell that is announced does.
         self.channel.incoming().sender.announced.fetch_and(!NO_MORE_BELLS, AcqRel);
         true
     }

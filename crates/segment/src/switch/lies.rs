@@ -83,7 +83,7 @@ impl Ends {
         self.port_of(number, 1 + number as u32)
     }
 
-    /// The same for thread `me`.
+    /// The port of an end for thread `me`.
     pub(super) fn port_of(&self, number: usize, me: u32) -> Port<'static> {
         Port {
             end: self.ends[number],
@@ -251,7 +251,7 @@ fn what_is_left_unread_is_not_given_back_beside_a_thread_that_sends() {
     assert!(!sender.give_back_unless_busy());
     assert_eq!(kernel::inq(reader.fd), Ok(0));
     lock.exit(sending);
-    // One that was killed while it sent is not awaited.
+    // A sender that was killed while it sent is not awaited.
     lock.enter(NOBODY);
     assert!(sender.give_back_unless_busy());
     it.assert_kernel_has(&left);
@@ -520,8 +520,8 @@ fn a_reader_that_was_late_once_is_awaited_again() {
     }
 }
 
-/// Until when a reader may be inside a receive. One that has sent its FIN and takes no doorbells says nothing more: it
-/// is held for a liar sooner, but not before its thread can have got a processor beside heavy load.
+/// Until when a reader may be inside a receive. A reader that has sent its FIN and takes no doorbells says nothing
+/// more: it is held for a liar sooner, but not before its thread can have got a processor beside heavy load.
 #[test]
 fn a_reader_that_tells_nothing_more_has_less_time() {
     for silent in [false, true] {

@@ -26,7 +26,8 @@ impl Port<'_> {
         Err(Fault)
     }
 
-    /// The same from the head on. Once this end is absent, it finds nothing, whatever the sender may have left there.
+    /// The next record from the head on that is no filler, and where it lies. Once this end is absent, it finds
+    /// nothing, whatever the sender may have left there.
     pub(super) fn front(&self) -> Result<(u64, Record), Fault> {
         let head = self.place().head;
         if self.is_absent() { Ok((head, Record::Empty)) } else { self.front_from(head) }
@@ -152,7 +153,7 @@ impl Port<'_> {
         }
     }
 
-    /// The same for a thread outside the lock, before it asks the kernel for readiness.
+    /// Passes the marks under the head, for a thread outside the lock, before it asks the kernel for readiness.
     pub fn pass_due_marks(&self) {
         self.with_reading(|beside| {
             if beside == Beside::Nobody {

@@ -50,7 +50,7 @@ mod turns;
 mod unfinished;
 mod wake;
 
-pub use away::Departure;
+pub use away::{Departure, keep_away};
 pub use confined::Receive;
 pub use copied::Unread;
 pub use doze::Dozed;
@@ -133,8 +133,8 @@ const AGAIN: Errno = Errno(libc::EAGAIN);
 const CHECK_EVERY_US: u64 = 50;
 /// A receive that does not wait ends within this time, unless its thread was stopped in it.
 const STOPPED_US: u64 = 100_000;
-/// The same where the other end has not ended its direction, because a reader that was stopped may go on. On kernel TCP
-/// neither would delay a call that does not wait.
+/// A receive that does not wait ends within this time where the other end has not ended its direction, because a reader
+/// that was stopped may go on. On kernel TCP neither would delay a call that does not wait.
 const LIES_US: u64 = 5_000_000;
 
 /// What the kernel reports of a connection that has failed or ended.

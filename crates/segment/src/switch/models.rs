@@ -32,14 +32,14 @@ static WAITING: Waiting = Waiting {
     refused: |_| {},
 };
 
-/// The end that sends, and the one that receives.
+/// The end that sends, and the end that receives.
 #[derive(Clone)]
 struct Ends([Arc<End>; 2]);
 
 impl Ends {
     fn port(&self, number: usize) -> Port<'_> {
         thread_local! {
-            // All threads of a model run in the one that checks it.
+            // All threads of a model run in the thread that checks it.
             static POOL: Pool = Pool::create(Shape { ring_bytes: 4096, slots: 1 }).unwrap();
         }
         let pool = POOL.with(|pool| *pool);
@@ -240,9 +240,9 @@ fn bytes_keep_their_order_across_switches() {
     both(1, false, up_and_down, receives);
 }
 
-/// The same if another process asks again and again for the connection to be held, which only a sender looks at. Fails
-/// if `Port::go_up` does not note how many doorbells there were before: then the second mark of going down names too
-/// many, and the reader waits for them.
+/// Bytes keep their order if another process asks again and again for the connection to be held, which only a sender
+/// looks at. Fails if `Port::go_up` does not note how many doorbells there were before: then the second mark of going
+/// down names too many, and the reader waits for them.
 #[test]
 fn bytes_keep_their_order_where_a_connection_is_held_again_and_again() {
     let receives = |port: &mut Port<'_>| {

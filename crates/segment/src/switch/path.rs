@@ -177,12 +177,12 @@ impl Port<'_> {
         self.step_down(reason, wake, || self.end.pin_sending(), until);
     }
 
-    /// The same without a doorbell, of an end whose process has the other end as well.
+    /// Goes down for good without a doorbell, for an end whose process has the other end as well.
     pub(super) fn go_down_unnoticed(&self, reason: Reason) {
         self.step_down(reason, false, || self.end.pin_sending(), u64::MAX);
     }
 
-    /// The same, but the direction may go up again.
+    /// Goes down as [`Port::go_down_for_good`] does, but the direction may go up again.
     pub(super) fn go_down_for_now(&self, reason: Reason, wake: bool) {
         self.step_down(reason, wake, || {}, u64::MAX);
     }
@@ -238,7 +238,7 @@ impl Port<'_> {
         self.go_down_and_wake(reason, &mut false)
     }
 
-    /// The same, with an announced doorbell behind the mark if `is_bell_due`.
+    /// Goes down, with an announced doorbell behind the mark if `is_bell_due`.
     fn go_down_and_wake(&self, reason: Reason, is_bell_due: &mut bool) -> Descent {
         let sending = &self.end.sending;
         let sender = self.sender();

@@ -77,8 +77,8 @@ impl Port<'_> {
         })
     }
 
-    /// The same for a socket that a poll of the kernel's has just reported to be readable. On the kernel path, where no
-    /// doorbell is left to be thrown away, that is true as it stands.
+    /// Whether a receive would return at once, for a socket that a poll of the kernel's has just reported to be
+    /// readable. On the kernel path, where no doorbell is left to be thrown away, that is true as it stands.
     pub fn is_readable_as_told(&self) -> bool {
         self.is_all_in_kernel() || self.readable()
     }

@@ -155,7 +155,8 @@ impl Port<'_> {
         }
     }
 
-    /// The same for a sender that was switching the path. It publishes the mark before any other word says so.
+    /// Repairs what a killed sender was in the middle of, if it was switching the path. A sender publishes the mark
+    /// before any other word says so.
     fn repair_switch(&self) {
         let sending = &self.end.sending;
         match self.sender().last() {

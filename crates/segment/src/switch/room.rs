@@ -19,7 +19,7 @@ use crate::sync::{Acquire, Relaxed, pause};
 
 /// A send that blocks and finds the ring full goes down when the reader has not moved for so long.
 const PATIENCE_US: u64 = 1000;
-/// The same for a send that does not block, or is about to say EAGAIN.
+/// A send that does not block, or is about to say EAGAIN, goes down when the reader has not moved for so long.
 const SHORT_PATIENCE_US: u64 = 20;
 
 /// A send that blocks polls for room for so long. Then it naps, until half of the ring is free: a reader that is slower

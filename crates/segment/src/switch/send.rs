@@ -37,7 +37,8 @@ impl Port<'_> {
         self.send_from(&mut from, flags, plain)
     }
 
-    /// The same for any source of at least one byte. It ends early when the source has no more.
+    /// Sends what any source of at least one byte has, as [`Port::send`] does. It ends early when the source has no
+    /// more.
     ///
     /// # Errors
     /// As send(2).

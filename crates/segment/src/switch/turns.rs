@@ -20,7 +20,7 @@ impl Port<'_> {
         is_free
     }
 
-    /// The same, whatever the other end's process does.
+    /// This process is about to execute a program that comes for the channel, whatever the other end's process does.
     pub fn insist_on_execution(&self) {
         self.channel.outgoing().sender.executing.swap(kernel::marked_process_id(), SeqCst);
     }
@@ -55,7 +55,7 @@ mod tests {
         // Both ends are this process's here, so each names it.
         assert!(other.begin_execution() && !one.begin_execution());
         assert!(!one.channel.is_awaited_by_image(), "nobody awaits itself");
-        // One that was killed meanwhile is not awaited.
+        // A process that was killed meanwhile is not awaited.
         let mut dead = std::process::Command::new("true").spawn().unwrap();
         dead.wait().unwrap();
         other.channel.outgoing().sender.executing.store(kernel::marked(dead.id()), Relaxed);

@@ -19,7 +19,7 @@ struct Words {
 }
 
 thread_local! {
-    // All threads of a model run in the one that checks it.
+    // All threads of a model run in the thread that checks it.
     static WORDS: RefCell<Option<Words>> = const { RefCell::new(None) };
 }
 

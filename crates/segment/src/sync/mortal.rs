@@ -18,7 +18,7 @@ pub fn die_at(step: u32) {
     signal_at(step, libc::SIGKILL);
 }
 
-/// This thread gets the signal before that step. One that is held back comes later.
+/// This thread gets the signal before that step. A signal that is held back comes later.
 pub fn signal_at(step: u32, signal: i32) {
     SIGNAL.set(signal);
     LEFT.set(step);

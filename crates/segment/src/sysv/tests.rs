@@ -24,7 +24,9 @@ fn findable_after_removal_and_gone_after_the_last_detach() {
         again.detach();
     }
     // A child that another test has forked meanwhile has it until it ends.
+    let deadline = crate::clock::nanoseconds() + 60_000_000_000;
     while find(LEN, uid, &mut ids) != 0 {
+        assert!(crate::clock::nanoseconds() < deadline, "it is never gone");
         crate::clock::nap(1000);
     }
 }

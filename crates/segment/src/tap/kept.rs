@@ -40,7 +40,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn enter(&self) -> bool {
+    fn begin_use(&self) -> bool {
         let mut users = self.users.load(Relaxed);
         while users != 0 && users != FILLING {
             match self.users.compare_exchange(users, users + 1, Acquire, Relaxed) {
@@ -51,7 +51,7 @@ impl Kept {
         false
     }
 
-    fn leave(&self) {
+    fn end_use(&self) {
         let mapping = self.mapping();
         if self.users.fetch_sub(1, AcqRel) == 1
             && let Some(mapping) = mapping
@@ -78,7 +78,7 @@ pub(super) struct Use(());
 
 impl Drop for Use {
     fn drop(&mut self) {
-        KEPT.leave();
+        KEPT.end_use();
     }
 }
 
@@ -88,7 +88,7 @@ fn whose(uid: u32) -> u64 {
 
 /// The tap of this name, if it is kept; `Err`: the command that made it is gone.
 pub(super) fn find(name: Name, uid: u32, now: u64) -> Result<Option<(Mapping, Use)>, ()> {
-    if !KEPT.enter() {
+    if !KEPT.begin_use() {
         return Ok(None);
     }
     let used = Use(());
@@ -147,7 +147,7 @@ pub fn let_go() {
 fn let_go_of_kept() {
     let is_mine = (KEPT.whose.load(Relaxed) >> 32) as i32 == kernel::process_id();
     if is_mine && KEPT.is_kept.swap(false, AcqRel) {
-        KEPT.leave();
+        KEPT.end_use();
     }
 }
 

@@ -8,7 +8,7 @@ fn what_is_in_use_is_seen_and_nothing_is_left() {
     let family = Family::create().unwrap();
     let member = family.join();
     let (kept, gone) = (family.take(member).unwrap(), family.take(member).unwrap());
-    family.end(gone).owners.leave();
+    family.end(gone).owners.drop_reference();
     family.free(gone);
     let end = family.end(kept);
     end.cookie.store(0xfeed_0001, Relaxed);

@@ -7,7 +7,7 @@ use underpass_segment::config::SocketPath;
 use underpass_segment::kernel::{Process, process};
 
 use super::super::counters::{Before, Counters};
-use super::super::processes::Holder;
+use super::super::processes::NamedProcess;
 use super::super::ss::ways;
 use super::super::{Connection, Images, View};
 use super::broker::Broker;
@@ -73,7 +73,7 @@ impl Totals {
         for it in &view.connections {
             // If several processes have the connection, the last one most often uses it: a server's child, a shell's
             // program.
-            let age = |holder: &&Holder| (began.get(&holder.pid), holder.pid);
+            let age = |holder: &&NamedProcess| (began.get(&holder.pid), holder.pid);
             let pid = it.holders.iter().max_by_key(age).map(|holder| holder.pid);
             let account = self.processes.entry(pid).or_default();
             if let Some(pid) = pid {

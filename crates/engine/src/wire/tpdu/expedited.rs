@@ -62,7 +62,7 @@ impl Display for ExpeditedData<'_> {
 pub struct ExpeditedAcknowledge {
     /// The destination reference.
     pub dst_ref: u16,
-    /// YR-EDTU-NR: the one that came.
+    /// YR-EDTU-NR: the number of the ED that came.
     pub number: u32,
     /// Whether it carries a checksum.
     pub checksum: bool,

@@ -352,7 +352,7 @@ impl Malformed {
         }
     }
 
-    /// Octets of the TPDU up to and with the one that is to blame.
+    /// Octets of the TPDU up to and with the octet that is to blame.
     pub fn through(self) -> usize {
         match self {
             Malformed::Short => 0,

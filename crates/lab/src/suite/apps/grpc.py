@@ -1,6 +1,7 @@
 """Unary calls over gRPC, without generated code.
 
-`serve` prints `listening PORT` and answers each message with itself; `load PORT SECONDS` calls and prints what came of it.
+`serve` prints `listening PORT` and answers each message with itself; `load PORT SECONDS` calls and prints what came of
+it.
 """
 
 import concurrent.futures

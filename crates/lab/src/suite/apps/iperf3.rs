@@ -65,7 +65,8 @@ impl Experiment for Iperf3 {
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
         let port = free_port()?;
         let mut command = session.command(&self.program);
-        // It serves clients one after another, and takes no harm from one that comes and goes to see that it listens.
+        // It serves clients one after another, and takes no harm from a client that comes and goes to see that it
+        // listens.
         command.args(arguments!["--server", "--bind", "127.0.0.1", "--port", port]);
         let server = Running::serving(&mut command, port, Signal::TERM)?;
         let mut command = session.command(&self.program);

@@ -47,7 +47,7 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     iperf3::add(chosen, missing);
 }
 
-/// The same of the four servers that most users run.
+/// Names the experiments with the four servers that most users run.
 pub fn add_popular(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     redis::add(chosen, missing);
     memcached::add(chosen, missing);
@@ -63,7 +63,7 @@ pub(super) fn installed(program: &str) -> Option<PathBuf> {
     folders().map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// The same for one whose name goes on with its version, as `php-fpm8.2` does.
+/// The path of an installed program whose name goes on with its version, as `php-fpm8.2` does.
 fn installed_with_version(program: &str) -> Option<PathBuf> {
     let is_version = |text: &str| text.chars().all(|c| c.is_ascii_digit() || c == '.');
     let entries = folders().flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());

@@ -139,7 +139,8 @@ pub fn serve(nginx: &Path, session: &Session, folder: &Path, workers: u32, what:
     serve_by(session.command(nginx), folder, workers, user, what)
 }
 
-/// The same by a command of nginx that has no arguments yet, with a directive that names the workers' user.
+/// An nginx that serves `what` as in [`serve`], by a command of nginx that has no arguments yet, with a directive that
+/// names the workers' user.
 ///
 /// # Errors
 /// As for [`serve`].

@@ -1,8 +1,8 @@
 """Messages from a PUSH to a PULL socket of ZeroMQ.
 
 `serve` prints `listening PORT` and takes messages; `load PORT SECONDS` sends them and prints what came of it. The first
-message is the address, an abstract Unix socket, at which the sender waits to be told how many arrived. An empty one is the
-last.
+message is the address, an abstract Unix socket, at which the sender waits to be told how many arrived. An empty one is
+the last.
 """
 
 import json

@@ -148,7 +148,7 @@ impl Household {
         command
     }
 
-    /// The same of a helper program.
+    /// The helper program `program` as `user`, who asks the daemon.
     ///
     /// # Errors
     /// It cannot be compiled, or copied to where others may execute it.
@@ -161,7 +161,7 @@ impl Household {
         Ok(self.command(session, copy, user))
     }
 
-    /// The same of a server and of its client.
+    /// The helper program `program` as a server and as its client, of the users of `ends`.
     ///
     /// # Errors
     /// As for [`Household::helper`].

@@ -29,7 +29,7 @@ pub struct Comparisons {
     pub streams: Vec<u64>,
 }
 
-/// The same at other sizes: round trips and streams of two users.
+/// Adds other sizes: round trips and streams of two users.
 pub fn add_comparisons(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>, sizes: &Comparisons) {
     if sizes.round_trips.is_empty() && sizes.streams.is_empty() {
         return;

@@ -114,7 +114,8 @@ impl Alone {
         found.ok_or_else(|| format!("not with {} packets", unit::thousands(LARGEST as u64)))
     }
 
-    /// The same, if a batch takes as long as one packet and `each` ns for every further one.
+    /// The batch from which on the GPU takes less than `packet` ns for each packet, if a batch takes as long as one
+    /// packet and `each` ns for every further one.
     fn predicted(&self, which: usize, packet: f64, each: f64) -> Reading {
         if packet <= each {
             return Err("with no number of packets".to_string());

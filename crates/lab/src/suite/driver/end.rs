@@ -46,9 +46,9 @@ pub enum Way {
 /// Which end of the cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The one that sends.
+    /// The end that sends.
     Sender,
-    /// The one that receives.
+    /// The end that receives.
     Receiver,
 }
 

@@ -30,7 +30,7 @@ use underpass_link::completion::Completion;
 /// The longest is what fits a UDP datagram, in whole clusters.
 const SIZES: [u64; 12] = [32, 64, 128, 256, 512, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15, 60 << 10];
 const QUICK_SIZES: [u64; 3] = [64, 1 << 12, 60 << 10];
-/// Segments of messages: short ones, one that fits an Ethernet's packet, and one that fills half a page.
+/// Segments of messages: short ones, a segment that fits an Ethernet's packet, and a segment that fills half a page.
 const SEGMENTS: [u64; 3] = [64, 1400, 2048];
 /// Where what each packet costs shows best.
 const SHORT: u64 = 64;

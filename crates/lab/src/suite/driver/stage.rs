@@ -83,7 +83,8 @@ impl Stage {
         Ok(1e9 / self.frames(lab, Way::Packet, size as usize, lab.clock(), true)?.sender)
     }
 
-    /// The same over AF_XDP, by these algorithms of completion.
+    /// How many messages of `size` octets the sender's processor sends in a second of its own over AF_XDP, by each of
+    /// these algorithms of completion.
     pub fn completions(&self, lab: &Lab, ways: &[Completion], size: u64) -> Result<Vec<f64>> {
         if size as usize <= CLUSTER {
             let turn = |link: &mut Xdp, way: usize| {
@@ -100,7 +101,8 @@ impl Stage {
         }
     }
 
-    /// The same of messages in several pieces, of which so much is copied.
+    /// How many messages in several pieces the sender's processor sends in a second of its own over AF_XDP, where so
+    /// much of each is copied.
     pub fn copies(&self, lab: &Lab, ways: &[Copying], size: u64) -> Result<Vec<f64>> {
         let turn = |link: &mut Bounce<Xdp>, way: usize| {
             link.copy(ways[way]);

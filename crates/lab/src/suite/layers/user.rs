@@ -84,7 +84,7 @@ impl User {
         }
     }
 
-    /// The same, one message at a time.
+    /// This user, which sends one message at a time.
     pub fn one_by_one(self) -> User {
         User { one_by_one: true, ..self }
     }

@@ -88,9 +88,9 @@ pub struct Sample {
     pub exchanges: Option<u64>,
     /// Processor time of the measured programs at the sender, in ns.
     pub sender_time: u64,
-    /// The same at the receiver.
+    /// Processor time at the receiver.
     pub receiver_time: u64,
-    /// The same at the endpoint to which TLS was offloaded.
+    /// Processor time at the endpoint to which TLS was offloaded.
     pub via_time: Option<u64>,
 }
 
@@ -118,9 +118,9 @@ pub struct Summary {
     pub percentiles: Option<Percentiles>,
     /// Median processor time at the sender, in ns per byte, of latency per exchange.
     pub sender_cost: Option<f64>,
-    /// The same at the receiver.
+    /// Median processor time at the receiver.
     pub receiver_cost: Option<f64>,
-    /// The same at the endpoint to which TLS was offloaded.
+    /// Median processor time at the endpoint to which TLS was offloaded.
     pub via_cost: Option<f64>,
 }
 

@@ -64,7 +64,8 @@ mod tests {
     use proptest::prelude::*;
 
     const PRINTED: &str = "tcp_lat:\n    latency         =    4260 ns\n    msg_rate        =  234742 /sec\n    \
-                           loc_send_bytes  =     117 KB\n    loc_send_msgs   =  117371 \n    rem_send_msgs   =  117370 \n";
+                           loc_send_bytes  =     117 KB\n    loc_send_msgs   =  117371 \n    \
+                           rem_send_msgs   =  117370 \n";
 
     #[test]
     fn latency_and_number_of_messages_are_read_and_nothing_else() {

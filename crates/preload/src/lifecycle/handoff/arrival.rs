@@ -94,6 +94,8 @@ fn claim_parcel(arrived: &Arrived) {
 /// Set in the index of an end for which this image has come too late: the bytes in its channel are gone. Such an end is
 /// sorted behind any other end of the same socket.
 const LOST: u32 = 1 << 31;
+/// In place of the index of an end that is plain TCP for good.
+const PLAIN: u32 = LOST - 1;
 
 /// The family's table has the ends of those descriptors that are connections of it, which were lent to this image.
 fn claim_from(offer: Offer) {
@@ -111,6 +113,7 @@ fn claim_from(offer: Offer) {
         let end = family.end(index);
         let index = match end.stage() {
             Stage::Plain | Stage::Waiting | Stage::Joined if is_had(end) => index,
+            Stage::Pinned if is_had(end) => PLAIN,
             Stage::Broken if !is_had(end) => index | LOST,
             _ => return None,
         };
@@ -119,6 +122,7 @@ fn claim_from(offer: Offer) {
     if let Some(by_cookie) = ByCookie::of(family.used() as usize, listed) {
         each_connection(|fd, cookie| match by_cookie.find(cookie) {
             Some(LOST..) => leaving::end_lost(fd),
+            Some(PLAIN) => {}
             Some(index) => {
                 adopt::claim(fd, CameBy::Execution(&Carried::spawned(offer.family, index, offer.image)));
             }

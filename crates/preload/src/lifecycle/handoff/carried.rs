@@ -41,7 +41,8 @@ impl Carried<'_> {
         Carried { counted: Some(Usage::Brought), ..Carried::spawned(family, index, 0) }
     }
 
-    /// The same, by a message that was only peeked at: it is still to be received.
+    /// An end that another process has passed to this one by a message that was only peeked at: it is still to be
+    /// received.
     pub fn peeked(family: i32, index: u32) -> Carried<'static> {
         Carried { is_peeked: true, ..Carried::lent(family, index) }
     }
@@ -131,7 +132,7 @@ pub fn take_over(end: &End, id: i32, index: u32, cookie: u64) -> bool {
     if taken {
         end.forget_watchers();
     }
-    if is_there && old.owners.leave() && taken && old.owners.end_if_unused() {
+    if is_there && old.owners.drop_reference() && taken && old.owners.end_if_unused() {
         lender.free(index);
     }
     // SAFETY: the reference to the end was the only one, and is not used any more.

@@ -235,7 +235,8 @@ fn is_layout_known() -> bool {
     KNOWN.load(Relaxed) == YES
 }
 
-/// The same, found out by a list of known actions; `None` if no list can be made.
+/// Whether this libc keeps entries as [`Entry`] says, found out by a list of known actions; `None` if no list can be
+/// made.
 fn has_layout() -> Option<bool> {
     let mut list = MaybeUninit::<List>::zeroed();
     let list = list.as_mut_ptr();

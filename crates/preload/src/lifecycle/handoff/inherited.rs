@@ -69,7 +69,8 @@ impl Staying {
     }
 }
 
-/// The same, once for each end: an end that is lent twice to an image is awaited when that has come.
+/// Calls `what` for what the image inherits, once for each end: an end that is lent twice to an image is awaited when
+/// that has come.
 pub fn inherited_ends(how: Execution<'_>, mut what: impl FnMut(Connection)) {
     let mut seen = Seen::none(HIGHEST.load(Relaxed));
     inherited(how, |it| {

@@ -42,8 +42,8 @@ impl Receiver {
             return connection.hand_over(Reason::Passed);
         }
         match self.guess(connection) {
-            // A process of the same family reads the ring. One that cannot would wait for the bytes in the ring, or
-            // read those behind them.
+            // A process of the same family reads the ring. A process that cannot would wait for the bytes in the ring,
+            // or read those behind them.
             Guess::Relative if !connection.has_unread() || self.comes_to_rings() => connection.pin(Reason::Passed),
             Guess::Unknown => connection.offer(Reason::Passed),
             guess @ (Guess::Relative | Guess::Stranger) => {
@@ -59,7 +59,7 @@ impl Receiver {
         if connection.has_unread_out_of_reach() && !self.comes_to_rings() {
             return false;
         }
-        connection.end.owners.lend(clock::nanoseconds() + IMAGE_WITHIN_NS, 0);
+        connection.end.owners.lend_passed(clock::nanoseconds() + IMAGE_WITHIN_NS);
         if let Some(place) = self.lent.get_mut(self.lent_count) {
             *place = connection.index;
             self.lent_count += 1;
@@ -138,8 +138,8 @@ fn maker_of_peer(unix_socket: i32) -> Option<i32> {
 /// its own. `None` if it does not have the socket with this inode number any more: a process that ends lets go of its
 /// memory first.
 fn comes_to_rings(pid: i32, inode: u64) -> Option<bool> {
-    /// So many times in a row a process must be found not to come: one that ends, or executes a program, may be asked
-    /// in the middle of that.
+    /// So many times in a row a process must be found not to come: a process that ends, or executes a program, may be
+    /// asked in the middle of that.
     const REFUSALS: u32 = 3;
     let until = images_awaited_until();
     let uses_library = || kernel::maps_same_file(pid, (&raw const crate::UNDERPASS_LIBRARY).addr(), until);

@@ -1,6 +1,9 @@
 //! What a new image is lent: ends that it finds in the family's table, and that this process keeps until it has come.
 
+use super::Execution;
+use super::inherited::inherited;
 use crate::connection::{Connection, lent, look};
+use crate::guest::thread;
 use core::fmt::{self, Display, Formatter};
 use underpass_segment::clock;
 use underpass_segment::end::{IMAGE_WITHIN_NS, Stage};
@@ -24,9 +27,9 @@ impl Loan {
             connection.learn_cookie();
             // What an image was lent that has ended would not be known any more.
             lent::take_back_if_image_died(&connection.end.owners);
-            connection.end.owners.lend(clock::nanoseconds() + IMAGE_WITHIN_NS, self.image);
+            connection.end.owners.lend_to_image(clock::nanoseconds() + IMAGE_WITHIN_NS, self.image);
         }
-        // Also one that is pinned: it may have the tag of an earlier loan.
+        // Also a connection that is pinned: it may have the tag of an earlier loan.
         connection.tag_for_loan();
     }
 
@@ -44,7 +47,12 @@ impl Loan {
 impl Drop for Loan {
     fn drop(&mut self) {
         lent::take_back_all(self.family, self.image);
-        look::look_at_all(|it| it.untag_unless_lent());
+        if thread::is_vfork_child() {
+            // Its descriptors are its own, and the table is its parent's.
+            inherited(Execution::Borrowed, |it| it.untag_unless_lent());
+        } else {
+            look::look_at_all(|it| it.untag_unless_lent());
+        }
     }
 }
 

@@ -173,8 +173,8 @@ impl Unconnected {
         kernel::unconnected_socket().map(Unconnected)
     }
 
-    /// The same under a high number, which other threads will hardly get for something else meanwhile, if one is free
-    /// there.
+    /// An unconnected socket under a high number, which other threads will hardly get for something else meanwhile, if
+    /// one is free there.
     pub fn out_of_the_way() -> Option<Unconnected> {
         kernel::unconnected_socket().map(kernel::moved_out_of_the_way).map(Unconnected)
     }
@@ -184,7 +184,7 @@ impl Unconnected {
         self.0
     }
 
-    /// The same under a number that the actions do not use.
+    /// An unconnected socket under a number that the actions do not use.
     fn apart_from(actions: &FileActions) -> Option<Unconnected> {
         let socket = Unconnected::new()?;
         if !actions.use_number(socket.0) {

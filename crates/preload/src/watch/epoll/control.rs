@@ -92,7 +92,7 @@ impl Control {
         };
         if known(fd).is_some_and(|it| it.is_confined()) {
             // The seccomp filter came meanwhile.
-            super::leave_to_kernel(fd, generation);
+            super::make_foreign(fd, generation);
             return Controlled::Answered(answer);
         }
         if answer == 0 && table::generation(fd) == generation {
@@ -187,7 +187,7 @@ impl Control {
 
     /// Whether it is a socket that is not followed.
     fn is_surely_no_set(&self) -> bool {
-        self.listens || table::is_settled(self.fd) || table::left(self.fd).is_some()
+        self.listens || table::is_settled(self.fd) || table::given_to_libc(self.fd).is_some()
     }
 
     /// Makes the call by `call` for a descriptor that is no socket of ours. A set that has sockets of ours keeps it,

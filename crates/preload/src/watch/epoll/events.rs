@@ -299,8 +299,8 @@ fn is_confined(fd: c_int) -> bool {
     confined::are_any_confined() && connection::known(fd).is_some_and(|it| it.is_confined())
 }
 
-/// The same while the filter is coming: the registration is about to go to the list of [`super::rests`], or to the
-/// kernel, which has used up a one-shot one.
+/// What the kernel's event `mask` for `data` means while the filter is coming: the registration is about to go to the
+/// list of [`super::rests`], or to the kernel, which has used up a one-shot one.
 fn truth_of_confined(epfd: c_int, set: &Set, fd: c_int, (mask, data): (u32, u64)) -> Truth {
     // This comes first: either the list has the registration by now, or it will see this change.
     let mut is_used_up = false;

@@ -17,7 +17,7 @@ mod wait;
 
 pub use control::{Control, Controlled, claim, freeze_registrations, tell_anew};
 pub use rests::{
-    enter_all as enter_rests, is_any as has_rest, leave_registrations, note_set, prepare as prepare_rests,
+    enter_all as enter_rests, is_any as has_rest, make_registrations_foreign, note_set, prepare as prepare_rests,
     wake_all as wake_for_rests,
 };
 pub use room::{await_room, looks_for_room};
@@ -118,8 +118,8 @@ pub fn is_looked_at(fd: c_int) -> bool {
     set::sets_of(fd).any(Set::is_interrupted)
 }
 
-/// `fd`, a socket in this generation of the number, is left to the kernel for good.
-pub fn leave_to_kernel(fd: c_int, generation: u64) {
+/// Makes the registrations of `fd`, a socket in this generation of the number, foreign: they are the kernel's for good.
+pub fn make_foreign(fd: c_int, generation: u64) {
     for set in set::sets_of(fd) {
         set.change(Change::Foreign { fd, generation });
     }

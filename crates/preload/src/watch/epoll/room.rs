@@ -70,7 +70,8 @@ pub(super) fn look(port: &Port<'_>, item: &Item) -> Found {
     }
 }
 
-/// The same, and gives the kernel its registration back where the set has nothing to look for any more.
+/// Whether room in the ring is to be reported to the program. Gives the kernel its registration back where the set has
+/// nothing to look for any more.
 pub(super) fn look_anew(epfd: c_int, fd: c_int, port: &Port<'_>, item: &mut Item) -> Found {
     let found = look(port, item);
     if found == Found::Room {

@@ -325,7 +325,7 @@ fn may_be_told_again(port: &Port<'_>) -> bool {
     port.end.owners.are_several()
 }
 
-/// The same for the sets that are registered in this one: the kernel reports what is true of them.
+/// Arms the sets that are registered in this one: the kernel reports what is true of them.
 pub(super) fn arm_inner(set: &Set, depth: u32) -> Sleep {
     let mut inner = set.inner().filter_map(set_of).filter(|_| depth < MAX_DEPTH);
     inner

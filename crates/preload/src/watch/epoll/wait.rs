@@ -23,7 +23,7 @@ use underpass_segment::wait::{Polled, Wait};
 
 /// A set that is busy with fast connections asks the kernel for the others this often.
 pub(super) const KERNEL_EVERY_US: u64 = 50;
-/// The same while there is nothing to report.
+/// A set that has nothing to report asks the kernel for the others this often.
 const KERNEL_WHEN_IDLE_US: u64 = 4;
 /// Where another thread may take the doorbell, a sleep lasts no longer.
 const BRIEFLY_NS: u64 = 10_000_000;
@@ -44,14 +44,14 @@ impl Call<'_> {
         (self.sleep)(at, most, left)
     }
 
-    /// The same, with the events corrected, where the kernel alone reports the set.
+    /// Makes the call with what is left of the time, and corrects the events, where the kernel alone reports the set.
     fn sleep(&self, at: *mut epoll_event, most: c_int, left: Option<timespec>) -> c_int {
         let answer = self.ask(at, most, left);
         // SAFETY: the kernel has written so many.
         unsafe { rests::confirm(self.epfd, at, answer) }
     }
 
-    /// The same without waiting.
+    /// Makes the call without waiting, and corrects the events.
     fn look(&self, at: *mut epoll_event, most: c_int) -> c_int {
         self.sleep(at, most, Some(AT_ONCE))
     }
@@ -132,7 +132,7 @@ fn left_to_libc(set: &Set) -> Option<u64> {
     native
 }
 
-/// The same where no event can be written. As in the kernel, the first event ends the call with an error, and stays for
+/// Waits where no event can be written. As in the kernel, the first event ends the call with an error, and stays for
 /// the next call.
 #[cold]
 fn wait_in_vain(
@@ -289,8 +289,8 @@ fn sleep(
     })
 }
 
-/// The same in a signal handler that has interrupted a look at the set: it cannot change the set, so every look is at
-/// all of it.
+/// Waits in a signal handler that has interrupted a look at the set: it cannot change the set, so every look is at all
+/// of it.
 #[cold]
 fn wait_above(set: &Set, at: *mut epoll_event, most: usize, deadline: Deadline, call: &Call<'_>) -> c_int {
     loop {
@@ -341,7 +341,33 @@ fn begin(set: &Set) -> Wait {
     wait
 }
 
-/// Sleeps by `native` on a set that has no sockets of ours, or only such as the kernel alone knows of. That may have
+/// What a thread is about to sleep on. Meanwhile the descriptor may be closed, and its number given to another set.
+struct SleptOn {
+    epfd: c_int,
+    descriptor: u64,
+    /// The library's set, if it has one, and that set's generation.
+    set: Option<(&'static Set, u32)>,
+}
+
+impl SleptOn {
+    fn of(epfd: c_int) -> SleptOn {
+        let descriptor = table::generation(epfd);
+        SleptOn { epfd, descriptor, set: set_of(epfd).map(|set| (set, set.generation())) }
+    }
+
+    /// The set that it is still, perhaps made only since, and a descriptor of that.
+    fn still(&self) -> Option<(&'static Set, c_int)> {
+        let has_name = |set: &Set| set_of(self.epfd).is_some_and(|it| core::ptr::eq(it, set));
+        match self.set {
+            Some((set, generation)) if set.generation() != generation => None,
+            Some((set, _)) => Some((set, if has_name(set) { self.epfd } else { set.epfd() })),
+            None if table::generation(self.epfd) != self.descriptor => None,
+            None => set_of(self.epfd).map(|set| (set, self.epfd)),
+        }
+    }
+}
+
+/// Sleeps by `libc_call` on a set that has no sockets of ours, or only such as the kernel alone knows of. That may have
 /// changed when this thread wakes: then a doorbell may have woken the thread, or something that another thread was told
 /// already.
 pub fn sleep_natively(
@@ -350,53 +376,59 @@ pub fn sleep_natively(
     most: c_int,
     deadline: Deadline,
     call: &Call<'_>,
-    native: impl FnOnce() -> c_int,
+    libc_call: impl FnOnce() -> c_int,
 ) -> c_int {
     if confined::has_rests() {
         return sleep_beside_rests(events, most, deadline, call);
     }
-    let (mut first_call, mut looks) = (Some(native), true);
+    let (mut libc_call, mut library_may_wait, mut epfd) = (Some(libc_call), true, epfd);
     loop {
-        let set = set_of(epfd);
-        let (before, has_sockets) = (set.map(Set::changes), set.is_some_and(|set| set.count() > 0));
+        let slept_on = SleptOn::of(epfd);
+        let set = slept_on.set.map(|(set, _)| set);
+        let (changes_before, has_sockets) = (set.map(Set::changes), set.is_some_and(|set| set.count() > 0));
         let slept = asleep(epfd, || {
             // A thread that changes that from now on finds this one asleep, and wakes it if need be.
-            let native = set.and_then(left_to_libc);
-            if looks && has_sockets && native.is_none() {
+            let native_since = set.and_then(left_to_libc);
+            if library_may_wait && has_sockets && native_since.is_none() {
                 return None;
             }
             if has_sockets && deadline.is_none_or(|at| at > clock::nanoseconds()) {
                 statistics::count_poll_sleep();
             }
-            let answer = match first_call.take() {
-                Some(native) => native(),
+            let answer = match libc_call.take() {
+                Some(libc_call) => libc_call(),
                 None => call.ask(events, most, left(deadline, u64::MAX)),
             };
-            Some((answer, native))
+            Some((answer, native_since))
         });
-        let Some((answer, native)) = slept else {
+        let Some((answer, native_since)) = slept else {
             if let Some(answer) = wait(epfd, events, most, deadline, call) {
                 return answer;
             }
             // The kernel refuses the call, or the set is native again.
-            looks = set.is_some_and(|set| left_to_libc(set).is_some());
+            library_may_wait = set.is_some_and(|set| left_to_libc(set).is_some());
             continue;
         };
-        looks = true;
+        library_may_wait = true;
         // A registration for which the library had something to do may have come and gone meanwhile.
-        let is_as_before = |set: &Set| native.is_some() && set.native() == native && before == Some(set.changes());
-        let is_told = |set: &&Set| answer > 0 && !is_as_before(set) && !set.is_interrupted();
-        // The descriptor may have been closed meanwhile, and the set may have another.
-        let Some(set) = set.or_else(|| set_of(epfd)).filter(is_told) else {
+        let is_as_before =
+            |set: &Set| native_since.is_some() && set.native() == native_since && changes_before == Some(set.changes());
+        let needs_telling = |(set, _): &(&Set, _)| answer > 0 && !is_as_before(set) && !set.is_interrupted();
+        // A set that has ended meanwhile goes on in the kernel alone, as long as a thread sleeps on it.
+        let Some((set, name)) = slept_on.still().filter(needs_telling) else {
             // SAFETY: the kernel has written so many.
             return unsafe { rests::confirm(epfd, events, answer) };
         };
-        let epfd = if set_of(epfd).is_some() { epfd } else { set.epfd() };
-        let mut all = Events::new(events, most as usize);
-        tell_each(epfd, set, &mut all, before, answer as usize);
-        if all.count > 0 {
+        epfd = name;
+        let mut told = Events::new(events, most as usize);
+        tell_each(epfd, set, &mut told, changes_before, answer as usize);
+        if told.count > 0 {
             leave_to_sleepers(epfd, set);
-            return all.count as c_int;
+            return told.count as c_int;
+        }
+        if slept_on.still().is_none() {
+            // There is nothing left by which this thread could sleep on it.
+            return 0;
         }
         // Another thread may have taken its last socket out of the set meanwhile.
         if let Some(answer) = wait(epfd, events, most, deadline, call) {
@@ -405,7 +437,7 @@ pub fn sleep_natively(
     }
 }
 
-/// The same in a confined process, where another thread may register a connection that has something left in its ring.
+/// Sleeps in a confined process, where another thread may register a connection that has something left in its ring.
 fn sleep_beside_rests(events: *mut epoll_event, most: c_int, deadline: Deadline, call: &Call<'_>) -> c_int {
     loop {
         let answer = asleep(call.epfd, || {

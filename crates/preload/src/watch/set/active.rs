@@ -52,8 +52,8 @@ impl Set {
         self.scan_from(|_| 0, look);
     }
 
-    /// The same, beginning where the last such scan stopped: each socket gets its turn, even if a call reports few at
-    /// once.
+    /// Scans as [`Set::scan`] does, beginning where the last such scan stopped: each socket gets its turn, even if a
+    /// call reports few at once.
     pub fn scan_in_turn(&self, look: impl FnMut(i32, &mut Item, &mut Joining<'_>) -> Scan) {
         let stopped = self.scan_from(|state| state.turn, look);
         self.locked(|state| state.turn = stopped);

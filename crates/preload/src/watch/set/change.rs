@@ -171,7 +171,8 @@ impl Set {
         found
     }
 
-    /// The same as [`Set::peek`] for every active registration, and for those that handlers have changed or made active.
+    /// Shows every active registration, and those that handlers have changed or made active, as they will be once the
+    /// deferred changes are made.
     pub fn peek_active(&self, mut look: impl FnMut(i32, &Item)) {
         let mut show = |fd| {
             if let Some(item) = self.peek(fd).filter(|it| it.is_ours(fd)) {

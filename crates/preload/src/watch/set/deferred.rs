@@ -145,7 +145,8 @@ mod tests {
         Set::release(set);
     }
 
-    /// Fails if a process that a handler forks, or a set in which it registers this one, has the registrations of before.
+    /// Fails if a process that a handler forks, or a set in which it registers this one, has the registrations of
+    /// before.
     #[test]
     fn a_handler_tells_the_kernel_what_was_put_off() {
         const FDS: [i32; 2] = [900_405, 900_406];
@@ -164,8 +165,8 @@ mod tests {
         Set::release(set);
     }
 
-    /// Fails if a child that a handler forks takes the lock of the look that it has interrupted, or if the child tells the
-    /// kernel what its parent is to tell it.
+    /// Fails if a child that a handler forks takes the lock of the look that it has interrupted, or if the child
+    /// tells the kernel what its parent is to tell it.
     #[test]
     fn a_look_goes_on_in_a_child_that_a_handler_forks() {
         const FDS: [i32; 2] = [900_408, 900_409];

@@ -29,10 +29,10 @@ pub(super) struct Members {
 pub struct Joining<'a>(pub(super) &'a mut State);
 
 /// The process ends: others may have its groups.
-pub fn leave_all_groups() {
+pub fn release_all_groups() {
     // Not a set that this thread is inside, where a signal handler ends the process.
     for set in made().filter(|set| set.lock.load(Relaxed) == 0) {
-        set.locked(State::leave_groups);
+        set.locked(State::release_groups);
     }
 }
 
@@ -42,7 +42,7 @@ pub fn forget_pool(pool: *const u8) {
         set.locked(|state| {
             for index in (0..state.member_count).rev() {
                 if state.members_at(index).pool == pool {
-                    state.members_at(index).leave();
+                    state.members_at(index).release_group();
                     set.groups.fetch_sub(1, Relaxed);
                     let last = state.member_count - 1;
                     *state.members_at(index) = *state.members_at(last);
@@ -122,7 +122,7 @@ impl Set {
 }
 
 impl Members {
-    fn leave(&self) {
+    fn release_group(&self) {
         // SAFETY: the pool is attached: `forget_pool` is told before it is not.
         unsafe { &*self.group }.release();
     }
@@ -182,9 +182,9 @@ impl State {
         quiet
     }
 
-    pub(super) fn leave_groups(&mut self) {
+    pub(super) fn release_groups(&mut self) {
         for index in 0..self.member_count {
-            self.members_at(index).leave();
+            self.members_at(index).release_group();
         }
         self.member_count = 0;
     }

@@ -16,7 +16,8 @@ pub enum Room {
     Kernel,
     /// The set, which looks for room in the ring: a send was refused, and no room was reported since.
     Set,
-    /// The same, and the kernel's registration does not ask for the kernel's own room meanwhile.
+    /// The set looks for room in the ring, and the kernel's registration does not ask for the kernel's own room
+    /// meanwhile.
     SetAlone,
 }
 

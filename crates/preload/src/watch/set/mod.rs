@@ -16,7 +16,7 @@ mod sets_of;
 pub use active::Scan;
 pub use change::Change;
 pub use deferred::{Deferred, defer_release, is_any_interrupted};
-pub use groups::{Joining, forget_pool, leave_all_groups};
+pub use groups::{Joining, forget_pool, release_all_groups};
 pub use item::{Item, Room};
 pub use registrations::{Later, Registered, WithData};
 pub use sets_of::{forget_sets_of, sets_of};
@@ -98,6 +98,8 @@ pub struct Set {
     groups: AtomicU32,
     /// See [`Set::changes`].
     changes: AtomicU32,
+    /// See [`Set::generation`].
+    generation: AtomicU32,
     /// All sets ever made, linked.
     next_made: AtomicPtr<Set>,
     mean_wait: AtomicU64,
@@ -213,7 +215,7 @@ impl Set {
             for index in 0..state.places() {
                 state.let_rest_no_more(state.fd_at(index));
             }
-            state.leave_groups();
+            state.release_groups();
             state.begin_anew();
         });
         set.inner_count.store(0, Relaxed);
@@ -225,6 +227,7 @@ impl Set {
         set.user.store(0, Relaxed);
         set.groups.store(0, Relaxed);
         set.native.forget();
+        set.generation.fetch_add(1, AcqRel);
         Set::push_free(set);
     }
 
@@ -294,7 +297,7 @@ impl Set {
         }
     }
 
-    /// The same, unless this is a signal handler that has interrupted a look at the set.
+    /// Does `what` as the only thread inside, unless this is a signal handler that has interrupted a look at the set.
     fn unless_interrupted<T>(&self, what: impl FnOnce(&mut State) -> T) -> Option<T> {
         (!self.is_interrupted()).then(|| self.locked(what))
     }
@@ -330,8 +333,8 @@ impl Set {
         self.has_twins.store(true, Relaxed);
     }
 
-    /// Notes that another set is registered in this one. Without the lock, so that a signal handler that has interrupted
-    /// a look at the set does it too.
+    /// Notes that another set is registered in this one. Without the lock, so that a signal handler that has
+    /// interrupted a look at the set does it too.
     pub fn add_inner(&self, epfd: i32) {
         if self.inner().any(|it| it == epfd) {
             return;
@@ -433,6 +436,11 @@ impl Set {
                 false
             }
         }
+    }
+
+    /// How often it has ended: tells a set from one that was made in its place.
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Acquire)
     }
 
     /// A descriptor of it.

@@ -25,7 +25,7 @@ enum Above {
     },
     Unregister(i32),
     Forget(i32),
-    LeaveToKernel(i32),
+    MakeForeign(i32),
     Adopt {
         fd: i32,
         heir: i32,
@@ -58,7 +58,8 @@ enum Event {
 }
 
 impl Event {
-    /// Whether a handler has had the kernel change the registration of `fd`, which must not be told of an earlier change.
+    /// Whether a handler has had the kernel change the registration of `fd`, which must not be told of an earlier
+    /// change.
     fn changes_at(&self, fd: i32) -> bool {
         matches!(self, Event::Above(above) if above.changes() == Some(fd))
     }
@@ -126,7 +127,7 @@ impl Above {
             }
             Above::Unregister(fd) => set.change(Change::Removed { fd }),
             Above::Forget(fd) => set.change(Change::Forgotten { fd }),
-            Above::LeaveToKernel(fd) => set.change(Change::Foreign { fd, generation: table::generation(fd) }),
+            Above::MakeForeign(fd) => set.change(Change::Foreign { fd, generation: table::generation(fd) }),
             Above::Adopt { fd, heir } => set.adopt(fd, heir),
             Above::End(fd) => set.change(Change::Ended { fd, generation: table::generation(fd) }),
             Above::Close(fd) => table::next_generation(fd),
@@ -174,7 +175,7 @@ enum Step {
     Activate(i32),
     Forget(i32),
     /// For good.
-    LeaveToKernel(i32),
+    MakeForeign(i32),
     /// The last descriptor of a socket is closed, or one of several.
     Close {
         fd: i32,
@@ -282,7 +283,7 @@ impl Model {
         self.active.retain(|&it| it != fd);
     }
 
-    fn leave_to_kernel(&mut self, fd: i32) {
+    fn make_foreign(&mut self, fd: i32) {
         if let Some(it) = self.ours(fd).cloned() {
             self.remove(fd);
             self.put(fd, it.events, it.data, true);
@@ -328,7 +329,7 @@ impl Model {
             Above::Activate(fd) => self.activate(fd),
             Above::Register { fd, events, data, foreign } if is_still(self, fd) => self.put(fd, events, data, foreign),
             Above::Unregister(fd) | Above::Forget(fd) => self.remove(fd),
-            Above::LeaveToKernel(fd) if is_still(self, fd) => self.leave_to_kernel(fd),
+            Above::MakeForeign(fd) if is_still(self, fd) => self.make_foreign(fd),
             Above::Adopt { fd, heir } if is_still(self, heir) => self.adopt((fd, then[&fd]), heir),
             Above::End(fd) => {
                 let item = self.known.get_mut(&fd).filter(|it| it.generation == then[&fd] && !it.foreign);
@@ -548,9 +549,9 @@ impl Bench {
             Step::TellAll => self.tell_all(),
             Step::Activate(fd) => self.change(Above::Activate(fd), || set.activate(fd)),
             Step::Forget(fd) => self.change(Above::Forget(fd), || set.change(Change::Forgotten { fd })),
-            Step::LeaveToKernel(fd) => {
+            Step::MakeForeign(fd) => {
                 let change = Change::Foreign { fd, generation: table::generation(fd) };
-                self.change(Above::LeaveToKernel(fd), || set.change(change));
+                self.change(Above::MakeForeign(fd), || set.change(change));
             }
             Step::Close { fd, last } => self.close(fd, last),
             Step::Adopt { fd, heir } => self.change(Above::Adopt { fd, heir }, || set.adopt(fd, heir)),
@@ -706,7 +707,7 @@ fn above() -> impl Strategy<Value = Above> {
             .prop_map(|(fd, events, data, foreign)| Above::Register { fd, events, data, foreign }),
         1 => fd().prop_map(Above::Unregister),
         1 => fd().prop_map(Above::Forget),
-        1 => fd().prop_map(Above::LeaveToKernel),
+        1 => fd().prop_map(Above::MakeForeign),
         2 => (fd(), fd()).prop_map(|(fd, heir)| Above::Adopt { fd, heir }),
         1 => fd().prop_map(Above::End),
         1 => fd().prop_map(Above::Close),
@@ -739,7 +740,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::TellAll),
         4 => fd().prop_map(Step::Activate),
         1 => fd().prop_map(Step::Forget),
-        1 => fd().prop_map(Step::LeaveToKernel),
+        1 => fd().prop_map(Step::MakeForeign),
         2 => (fd(), any::<bool>()).prop_map(|(fd, last)| Step::Close { fd, last }),
         1 => (fd(), fd()).prop_map(|(fd, heir)| Step::Adopt { fd, heir }),
         1 => DATA.prop_map(Step::ForgetClosed),

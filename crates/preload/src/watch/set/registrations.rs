@@ -181,8 +181,8 @@ impl Set {
         self.with_item_if(fd, |item| item.is_ours(fd), change);
     }
 
-    /// The same for a registration that the number had in its generation `generation`. Looks at the set that began
-    /// before this call are over when it returns.
+    /// Changes the registration that the number had in its generation `generation`. Looks at the set that began before
+    /// this call are over when it returns.
     pub fn with_item_of(&self, fd: i32, generation: u64, change: impl FnOnce(&mut Item)) {
         self.with_item_if(fd, |item| item.is_ours_of(generation), change);
     }

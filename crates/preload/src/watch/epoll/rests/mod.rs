@@ -20,7 +20,7 @@ mod lock;
 
 pub(super) use lock::after_fork;
 
-use super::{EDGE, IN, ONCE, SLEEPERS, descriptors, has_sleepers, leave_to_kernel, set_of};
+use super::{EDGE, IN, ONCE, SLEEPERS, descriptors, has_sleepers, make_foreign, set_of};
 use crate::connection::{self, Connection, confined};
 use crate::guest::memory::PIECE;
 use crate::guest::{errno, real, table};
@@ -126,9 +126,9 @@ pub fn wake_all(connection: Connection) {
 }
 
 /// From now on only the kernel and this list have the registrations of `connection`.
-pub fn leave_registrations(connection: Connection) {
+pub fn make_registrations_foreign(connection: Connection) {
     for fd in connection.descriptors() {
-        leave_to_kernel(fd, table::generation(fd));
+        make_foreign(fd, table::generation(fd));
     }
 }
 
