@@ -225,7 +225,8 @@ impl Port<'_> {
     }
 
     /// A process that knows of the ring is about to read, and goes back to the ring if it can, unless it
-    /// [departs](keep_away). If the sender was giving back and has finished, the ring is empty, and both ends begin anew.
+    /// [departs](keep_away). If the sender was giving back and has finished, the ring is empty, and both ends begin
+    /// anew.
     pub(super) fn return_to_ring(&self) {
         if !self.end.is_away() || KEEPS_AWAY.load(SeqCst) {
             return;
