@@ -1342,11 +1342,10 @@ static void closed_asleep(void) { two_processes(AF_INET, closed_asleep_a, ten_wh
 
 /* The only descriptor of a set is closed under a sleeper, and its number is another set's at once, which has a
  * socket of its own: the sleeper is told of the first set's events alone. */
-static void reused_asleep(void) {
-    struct sockaddr_storage address;
-    int listener = listen_on(AF_INET, &address), set = (int)MUST(epoll_create1(0));
-    int first = connect_to(&address), first_end = (int)MUST(accept(listener, NULL, NULL));
-    int second = connect_to(&address), second_end = (int)MUST(accept(listener, NULL, NULL));
+static void reused_asleep_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0));
+    int first = connect_to(&side->address), first_end = (int)MUST(accept(side->listener, NULL, NULL));
+    int second = connect_to(&side->address), second_end = (int)MUST(accept(side->listener, NULL, NULL));
     add(set, first, EPOLLIN, 1);
     struct asleep asleep = {.set = set};
     pthread_t thread;
@@ -1362,8 +1361,12 @@ static void reused_asleep(void) {
     pthread_join(thread, NULL);
     say("woken: %d %d:%x", asleep.count, (int)asleep.event.data.u64, asleep.event.events);
     report("the other set", again, 1000);
-    for (int i = 0; i < 6; i++) MUST(close((int[]){again, first, first_end, second, second_end, listener}[i]));
+    for (int i = 0; i < 5; i++) MUST(close((int[]){again, first, first_end, second, second_end}[i]));
+    ten_now(side);
+    SHOW(receive_all(side->fd, in, 10));
+    quit(side);
 }
+static void reused_asleep(void) { two_processes(AF_INET, reused_asleep_a, ten_when_told); }
 
 const struct scenario scenarios[] = {
     {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
