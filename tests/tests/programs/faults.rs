@@ -159,7 +159,7 @@ fn without_segments_everything_stays_on_the_kernel() {
             redis(&stage);
             fast = stage.run.fast(None).bytes > 0;
             if !fast {
-                let known = [Reason::NoMemory, Reason::PeerSilent, Reason::Young];
+                let known = [Reason::NoMemory, Reason::PeerSilent, Reason::Young, Reason::NotAccepted];
                 let reasons = || stage.run.processes().into_iter().flat_map(|process| process.reasons);
                 assert!(reasons().all(|(it, _)| known.contains(&it)), "{}", stage.run.table());
                 assert!(is_kernel_only() || reasons().any(|(it, _)| it == known[0]), "{}", stage.run.table());

@@ -267,8 +267,8 @@ pub fn take_back_at_once(family: &Family) {
 }
 
 /// Awaits processes of the family that were killed a moment ago: until they are gone, they count as processes that have
-/// their ends. A process that was killed while it sleeps in the kernel, or is traced, may take longer than this waits, and is
-/// awaited once.
+/// their ends. A process that was killed while it sleeps in the kernel, or is traced, may take longer than this waits,
+/// and is awaited once.
 pub fn await_dying(family: &Family) {
     static IN_VAIN_AT: AtomicU64 = AtomicU64::new(0);
     let began = clock::nanoseconds();

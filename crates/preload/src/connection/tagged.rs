@@ -1,8 +1,8 @@
 //! The tag of a connection's socket says what a program image has to know that comes for it when no process has its end
 //! any more: whether something may be missing on the kernel path. See [`kernel::set_tagged`].
 //!
-//! Another thread or process may join, lend or claim the connection at the same moment. It does that first and then sets
-//! the tag; a function that takes the tag away looks afterwards whether it has to be set again.
+//! Another thread or process may join, lend or claim the connection at the same moment. It does that first and then
+//! sets the tag; a function that takes the tag away looks afterwards whether it has to be set again.
 
 use super::Connection;
 use crate::guest::{filter, thread};
