@@ -182,9 +182,25 @@ lint: rust ## formatting, clippy, the documentation, and which file may import w
 	    echo "SKIPPED: the checksums for AArch64, because the target is not installed (rustup target add $(OTHER))"; \
 	fi
 
+# Clippy counts the lines of Rust's functions alone. A function of C begins on the first line that ends with a brace,
+# and ends on a line that is a brace alone; types and tables end with more.
+LENGTH = $(shell sed -n 's/^too-many-lines-threshold = //p' clippy.toml)
+LENGTHS = awk -v most=$(LENGTH) ' \
+    FNR == 1 { begin = 0 } \
+    !begin && /\{$$/ { begin = FNR } \
+    begin && $$0 == "}" && FNR - begin >= most { \
+        print FILENAME ":" begin ": a function of " FNR - begin + 1 " lines"; wrong = 1 \
+    } \
+    /^}/ { begin = 0 } \
+    END { exit wrong }'
+
 # Some of the programs define _GNU_SOURCE themselves, which the same empty definition does not contradict.
 C_PROGRAMS = $(shell find crates tests -name '*.c')
-c-programs: ## check that the C programs compile without a warning
+C_HEADERS = $(shell find crates tests -name '*.h')
+c-programs: ## check that the C programs compile without a warning, and that no function in them is too long
+	@$(LENGTHS) $(C_PROGRAMS) $(C_HEADERS) || { \
+	    echo "C functions have at most $(LENGTH) lines (too-many-lines-threshold in clippy.toml)." >&2; exit 1; \
+	}
 	@for program in $(C_PROGRAMS); do \
 	    cc -std=c11 -D_GNU_SOURCE= -O2 -Wall -Wextra -Werror -pthread -c -o /dev/null $$program || exit 1; \
 	done; echo "$(words $(C_PROGRAMS)) C programs compile without a warning"

@@ -298,6 +298,67 @@ static void judge(const struct command *c, struct reply *r, const uint8_t *from,
     say(r, " right");
 }
 
+static void receive_messages(const struct command *c, struct reply *r, struct iovec *parts, int count)
+{
+    struct mmsghdr many[2] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 2}},
+                              {.msg_hdr = {.msg_iov = parts + 2, .msg_iovlen = (size_t)count - 2}}};
+    int got = recvmmsg(fds[c->slot][c->k], many, 2, c->flags, NULL);
+    int error = errno;
+    r->value = got;
+    if (got >= 0) {
+        // The second message may begin behind a gap, where the first one was not filled.
+        size_t first = got > 0 ? many[0].msg_len : 0, second = got > 1 ? many[1].msg_len : 0;
+        say(r, " messages=%d %zu %zu", got, first, second);
+        r->value = (long)(first + second);
+        if (second && !(c->flags & MSG_PEEK))
+            memmove(bytes + first, parts[2].iov_base, second);
+        else if (second)
+            r->value = (long)first; // the same bytes again
+    }
+    errno = error;
+}
+
+static void receive_by_pipe(const struct command *c, struct reply *r)
+{
+    int ends[2];
+    if (pipe(ends))
+        die("pipe");
+    int fd = fds[c->slot][c->k];
+    size_t done = 0;
+    ssize_t n = 0;
+    errno = 0;
+    while (done < c->length && (n = splice(fd, NULL, ends[1], NULL, c->length - done, SPLICE_F_NONBLOCK)) > 0) {
+        if (read(ends[0], bytes + done, (size_t)n) != n)
+            die("read of pipe");
+        done += (size_t)n;
+    }
+    int error = errno;
+    r->value = done ? (long)done : n;
+    close(ends[0]);
+    close(ends[1]);
+    errno = error;
+}
+
+// Receives until all has come, in pieces of at most `a` bytes.
+static void receive_all(const struct command *c, struct reply *r)
+{
+    int fd = fds[c->slot][c->k];
+    size_t done = 0;
+    ssize_t n = 0;
+    while (done < c->length) {
+        n = recv(fd, bytes + done, c->length - done < (size_t)c->a ? c->length - done : (size_t)c->a, c->flags);
+        if (n > 0)
+            done += (size_t)n;
+        else if (n < 0 && errno == EAGAIN)
+            poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, HANG_MS);
+        else
+            break;
+    }
+    r->value = done == c->length ? (long)done : n;
+    if (done != c->length)
+        say(r, " after %zu", done);
+}
+
 static void do_receive(const struct command *c, struct reply *r)
 {
     int fd = fds[c->slot][c->k];
@@ -324,61 +385,9 @@ static void do_receive(const struct command *c, struct reply *r)
         if (r->value >= 0)
             say(r, " flags=%x address=%u", (unsigned)message.msg_flags, message.msg_namelen);
         break;
-    case RECVMMSG: {
-        struct mmsghdr many[2] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 2}},
-                                  {.msg_hdr = {.msg_iov = parts + 2, .msg_iovlen = (size_t)count - 2}}};
-        int got = recvmmsg(fd, many, 2, c->flags, NULL);
-        r->value = got;
-        r->error = errno;
-        if (got >= 0) {
-            // The second message may begin behind a gap, where the first one was not filled.
-            size_t first = got > 0 ? many[0].msg_len : 0, second = got > 1 ? many[1].msg_len : 0;
-            say(r, " messages=%d %zu %zu", got, first, second);
-            r->value = (long)(first + second);
-            if (second && !(c->flags & MSG_PEEK))
-                memmove(bytes + first, parts[2].iov_base, second);
-            else if (second)
-                r->value = (long)first; // the same bytes again
-        }
-        errno = r->error;
-        break;
-    }
-    case SPLICE_OUT: {
-        int ends[2];
-        if (pipe(ends))
-            die("pipe");
-        size_t done = 0;
-        ssize_t n = 0;
-        errno = 0;
-        while (done < c->length && (n = splice(fd, NULL, ends[1], NULL, c->length - done, SPLICE_F_NONBLOCK)) > 0) {
-            if (read(ends[0], bytes + done, (size_t)n) != n)
-                die("read of pipe");
-            done += (size_t)n;
-        }
-        r->value = done ? (long)done : n;
-        r->error = errno;
-        close(ends[0]);
-        close(ends[1]);
-        errno = r->error;
-        break;
-    }
-    case RECV_ALL: {
-        size_t done = 0;
-        ssize_t n = 0;
-        while (done < c->length) {
-            n = recv(fd, bytes + done, c->length - done < (size_t)c->a ? c->length - done : (size_t)c->a, c->flags);
-            if (n > 0)
-                done += (size_t)n;
-            else if (n < 0 && errno == EAGAIN)
-                poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, HANG_MS);
-            else
-                break;
-        }
-        r->value = done == c->length ? (long)done : n;
-        if (done != c->length)
-            say(r, " after %zu", done);
-        break;
-    }
+    case RECVMMSG: receive_messages(c, r, parts, count); break;
+    case SPLICE_OUT: receive_by_pipe(c, r); break;
+    case RECV_ALL: receive_all(c, r); break;
     }
     r->error = r->value < 0 ? errno : 0;
     if (r->value > 0 && !(c->flags & (MSG_TRUNC | MSG_OOB)))
@@ -651,6 +660,23 @@ static void do_drain(const struct command *c, struct reply *r)
     r->value = (long)got;
 }
 
+static void do_inquire(const struct command *c, struct reply *r)
+{
+    int fd = fds[c->slot][c->k], value = 0;
+    errno = 0;
+    switch (c->call) {
+    case UNREAD_BYTES: r->value = ioctl(fd, FIONREAD, &value); break;
+    case MARK: r->value = ioctl(fd, SIOCATMARK, &value); break;
+    case PREAD: r->value = pread(fd, bytes, 1, 0); break;
+    case PWRITE: r->value = pwrite(fd, bytes, 1, 0); break;
+    case LSEEK: r->value = lseek(fd, 0, SEEK_CUR); break;
+    case FSYNC: r->value = fsync(fd); break;
+    case FTRUNCATE: r->value = ftruncate(fd, 0); break;
+    }
+    r->error = r->value ? errno : 0;
+    say(r, " is %d", value);
+}
+
 static void perform(const struct command *c, struct reply *r)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -682,6 +708,7 @@ static void perform(const struct command *c, struct reply *r)
     case POLL: do_poll(c, r); break;
     case EPOLL: do_epoll(c, r); break;
     case SETTLE: do_settle(c, r); break;
+    case INQUIRE: do_inquire(c, r); break;
     case OPTION: do_option(c, r); break;
     case DUP: do_dup(c, r); break;
     case FILL: do_fill(c, r); break;
@@ -692,19 +719,6 @@ static void perform(const struct command *c, struct reply *r)
         r->error = r->value ? errno : 0;
         break;
     }
-    case INQUIRE:
-        switch (c->call) {
-        case UNREAD_BYTES: r->value = ioctl(fd, FIONREAD, &value); break;
-        case MARK: r->value = ioctl(fd, SIOCATMARK, &value); break;
-        case PREAD: r->value = pread(fd, bytes, 1, 0); break;
-        case PWRITE: r->value = pwrite(fd, bytes, 1, 0); break;
-        case LSEEK: r->value = lseek(fd, 0, SEEK_CUR); break;
-        case FSYNC: r->value = fsync(fd); break;
-        case FTRUNCATE: r->value = ftruncate(fd, 0); break;
-        }
-        r->error = r->value ? errno : 0;
-        say(r, " is %d", value);
-        break;
     case BLOCKING:
         r->value = c->call ? fcntl(fd, F_SETFL, c->a ? O_NONBLOCK : 0) : ioctl(fd, FIONBIO, &c->a);
         r->error = r->value ? errno : 0;
@@ -1257,8 +1271,9 @@ static void close_one(int slot, int who, int process, int k)
 
 // ---------------------------------------------------------------------------------------------------- the lines
 
-static void connect_line(int slot, int who)
+static void connect_line(int slot, int who, int process)
 {
+    (void)process; // the main process connects, whichever was named
     struct connection *c = &connections[slot];
     if (c->up && !c->reset && !(ended(c, 0) || ended(c, 1)))
         return; // it is still good
@@ -1427,8 +1442,9 @@ static void ctl_line(int slot, int who, int process)
             op ? calls[op] : h->kinds[process][set][k] ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, events);
 }
 
-static void wait_line(int who, int process)
+static void wait_line(int slot, int who, int process)
 {
+    (void)slot;
     struct command order = of(EPOLL, -1, who, process);
     order.a = choice("set", SET_NAMES);
     order.call = CHOICE("call", "wait", "pwait", "pwait2");
@@ -1656,8 +1672,9 @@ static bool is_asleep(pid_t pid, int tid)
     return n > 0 && (state = strrchr(text, ')')) && state[2] == 'S';
 }
 
-static void kick_line(int who)
+static void kick_line(int slot, int who, int process)
 {
+    (void)slot, (void)process;
     struct sleeper *s = &sleepers[who];
     if (!s->is)
         return;
@@ -1743,8 +1760,9 @@ static void chat_line(int slot, int who, int process)
     printf("%d chat %d x %zu\n", step, turns, length);
 }
 
-static void fork_line(int who)
+static void fork_line(int slot, int who, int process)
 {
+    (void)slot, (void)process;
     struct actor *main_one = &actors[who][0], *child = &actors[who][1];
     if (child->alive)
         return;
@@ -1764,7 +1782,7 @@ static void fork_line(int who)
 }
 
 // One of the two processes of a side goes, and its descriptors with it.
-static void end_line(int who, int process)
+static void end_process(int who, int process)
 {
     struct actor *a = &actors[who][process];
     if (!actors[who][1].alive)
@@ -1824,16 +1842,90 @@ static void end_line(int who, int process)
     actors[who][1].alive = false;
 }
 
-enum { NEEDS_NOTHING, NEEDS_SIDE, NEEDS_CONNECTION };
-static const struct verb { const char *name; int needs; } verbs[] = {
-    {"connect", NEEDS_SIDE}, {"send", NEEDS_CONNECTION}, {"receive", NEEDS_CONNECTION}, {"poll", NEEDS_CONNECTION},
-    {"ctl", NEEDS_CONNECTION}, {"wait", NEEDS_SIDE}, {"option", NEEDS_CONNECTION}, {"inquire", NEEDS_CONNECTION},
-    {"outq", NEEDS_CONNECTION}, {"name", NEEDS_CONNECTION}, {"blocking", NEEDS_CONNECTION},
-    {"shutdown", NEEDS_CONNECTION},
-    {"close", NEEDS_CONNECTION}, {"dup", NEEDS_CONNECTION}, {"bulk", NEEDS_CONNECTION}, {"fill", NEEDS_CONNECTION},
-    {"chat", NEEDS_CONNECTION}, {"urgent", NEEDS_CONNECTION}, {"sleep", NEEDS_CONNECTION}, {"kick", NEEDS_SIDE},
-    {"fork", NEEDS_SIDE}, {"leave", NEEDS_SIDE}, {"succeed", NEEDS_SIDE}, {"pause", NEEDS_NOTHING},
+static void leave_line(int slot, int who, int process)
+{
+    (void)slot, (void)process;
+    end_process(who, 1);
+}
+
+static void succeed_line(int slot, int who, int process)
+{
+    (void)slot, (void)process;
+    end_process(who, 0);
+}
+
+static void inquire_line(int slot, int who, int process)
+{
+    struct command order = of(INQUIRE, slot, who, process);
+    order.call = CHOICE("what", "unread", "mark", "pread", "pwrite", "lseek", "fsync", "ftruncate");
+    settle(slot, who);
+    struct reply r = ask(who, process, &order);
+    unsigned long long waiting = unread(&connections[slot], who);
+    tell(who, process, slot, &r, "inquire %d, unread %llu", order.call, waiting);
+}
+
+static void outq_line(int slot, int who, int process)
+{
+    const struct connection *c = &connections[slot];
+    if (unread(c, !who) || c->reset || process_with(slot, !who, 0) < 0)
+        return;
+    struct command order = of(OUTQ, slot, who, process);
+    settle_both(slot);
+    struct reply r = ask(who, process, &order);
+    tell(who, process, slot, &r, "SIOCOUTQ");
+}
+
+static void name_line(int slot, int who, int process)
+{
+    struct command order = of(NAME, slot, who, process);
+    order.a = (int)number("peer", 0);
+    settle(slot, who);
+    struct reply r = ask(who, process, &order);
+    tell(who, process, slot, &r, "name %d", order.a);
+}
+
+static void blocking_line(int slot, int who, int process)
+{
+    struct command order = of(BLOCKING, slot, who, process);
+    order.a = !number("set", 0);
+    order.call = !number("ioctl", 0);
+    struct reply r = ask(who, process, &order);
+    tell(who, process, slot, &r, "nonblocking=%d", order.a);
+    connections[slot].half[who].nonblocking = order.a;
+}
+
+static void close_line(int slot, int who, int process)
+{
+    close_one(slot, who, process, descriptor(slot, who, process));
+}
+
+enum { NEEDS_SIDE, NEEDS_NUMBER, NEEDS_CONNECTION };
+static const struct verb {
+    const char *name;
+    int needs; // a side, or also the number of a connection, or also that this connection is up
+    void (*carry_out)(int slot, int who, int process);
+} verbs[] = {
+    {"connect", NEEDS_NUMBER, connect_line}, {"send", NEEDS_CONNECTION, send_line},
+    {"receive", NEEDS_CONNECTION, receive_line}, {"poll", NEEDS_CONNECTION, poll_line},
+    {"ctl", NEEDS_CONNECTION, ctl_line}, {"wait", NEEDS_SIDE, wait_line},
+    {"option", NEEDS_CONNECTION, option_line}, {"inquire", NEEDS_CONNECTION, inquire_line},
+    {"outq", NEEDS_CONNECTION, outq_line}, {"name", NEEDS_CONNECTION, name_line},
+    {"blocking", NEEDS_CONNECTION, blocking_line}, {"shutdown", NEEDS_CONNECTION, shutdown_line},
+    {"close", NEEDS_CONNECTION, close_line}, {"dup", NEEDS_CONNECTION, dup_line},
+    {"bulk", NEEDS_CONNECTION, bulk_line}, {"fill", NEEDS_CONNECTION, fill_line},
+    {"chat", NEEDS_CONNECTION, chat_line}, {"urgent", NEEDS_CONNECTION, urgent_line},
+    {"sleep", NEEDS_CONNECTION, sleep_line}, {"kick", NEEDS_SIDE, kick_line},
+    {"fork", NEEDS_SIDE, fork_line}, {"leave", NEEDS_SIDE, leave_line},
+    {"succeed", NEEDS_SIDE, succeed_line},
 };
+
+static const struct verb *verb_called(const char *name)
+{
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
+        if (!strcmp(name, verbs[i].name))
+            return &verbs[i];
+    wrong("no such operation", name);
+}
 
 static bool is_one_of(const char *word, const char *list)
 {
@@ -1860,6 +1952,16 @@ static bool goes_on_beside(const struct sleeper *s, int sleeper, const char *ver
     return s->order.what != EPOLL && is_one_of(verb, "send receive inquire name option outq poll ctl fork chat dup");
 }
 
+// Reads who is to do it: the side, and the number of the connection, or -1 where none is named.
+static int read_place(const char *place, int *slot)
+{
+    int side = strchr("Aa", place[0]) ? 0 : strchr("Bb", place[0]) ? 1 : -1;
+    *slot = place[1] ? place[1] - '0' : -1;
+    if (side < 0 || *slot >= SLOTS || (place[1] && place[2]))
+        wrong("neither A nor B with a number from 0 to 2", place);
+    return side;
+}
+
 static void one_line(void)
 {
     char *rest = NULL;
@@ -1872,98 +1974,22 @@ static void one_line(void)
         usleep((useconds_t)number("us", 0));
         return;
     }
-    const char *place = words[0], *verb = word_count > 1 ? words[1] : "";
-    int side = strchr("Aa", place[0])   ? 0
-               : strchr("Bb", place[0]) ? 1
-                                        : -1,
-        slot = place[1] ? place[1] - '0' : -1, needs = -1;
-    if (side < 0 || slot >= SLOTS || (place[1] && place[2]))
-        wrong("neither A nor B with a number from 0 to 2", place);
-    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
-        if (!strcmp(verb, verbs[i].name))
-            needs = verbs[i].needs;
-    if (needs < 0)
-        wrong("no such operation", verb);
-    if ((needs == NEEDS_CONNECTION || !strcmp(verb, "connect")) && slot < 0)
+    const char *place = words[0];
+    int slot, side = read_place(place, &slot);
+    const struct verb *verb = verb_called(word_count > 1 ? words[1] : "");
+    if (verb->needs != NEEDS_SIDE && slot < 0)
         wrong("which connection? A0, for example", place);
     int process = place[0] >= 'a' && actors[side][1].alive;
     actor_of_line = process;
     for (int w = 0; w < 2; w++)
-        if (sleepers[w].is && !goes_on_beside(&sleepers[w], w, verb, side, slot))
+        if (sleepers[w].is && !goes_on_beside(&sleepers[w], w, verb->name, side, slot))
             rouse(w);
-    struct connection *c = slot < 0 ? NULL : &connections[slot];
-    if (needs == NEEDS_CONNECTION) {
-        if (!c->up || (process = process_with(slot, side, process)) < 0)
+    if (verb->needs == NEEDS_CONNECTION) {
+        if (!connections[slot].up || (process = process_with(slot, side, process)) < 0)
             return;
         actor_of_line = process;
     }
-    struct command order;
-    struct reply r;
-    if (!strcmp(verb, "connect")) {
-        connect_line(slot, side);
-    } else if (!strcmp(verb, "send")) {
-        send_line(slot, side, process);
-    } else if (!strcmp(verb, "receive")) {
-        receive_line(slot, side, process);
-    } else if (!strcmp(verb, "poll")) {
-        poll_line(slot, side, process);
-    } else if (!strcmp(verb, "ctl")) {
-        ctl_line(slot, side, process);
-    } else if (!strcmp(verb, "wait")) {
-        wait_line(side, process);
-    } else if (!strcmp(verb, "option")) {
-        option_line(slot, side, process);
-    } else if (!strcmp(verb, "inquire")) {
-        order = of(INQUIRE, slot, side, process);
-        order.call = CHOICE("what", "unread", "mark", "pread", "pwrite", "lseek", "fsync", "ftruncate");
-        settle(slot, side);
-        r = ask(side, process, &order);
-        tell(side, process, slot, &r, "inquire %d, unread %llu", order.call, (unsigned long long)unread(c, side));
-    } else if (!strcmp(verb, "outq")) {
-        if (!unread(c, !side) && !c->reset && process_with(slot, !side, 0) >= 0) {
-            order = of(OUTQ, slot, side, process);
-            settle_both(slot);
-            r = ask(side, process, &order);
-            tell(side, process, slot, &r, "SIOCOUTQ");
-        }
-    } else if (!strcmp(verb, "name")) {
-        order = of(NAME, slot, side, process);
-        order.a = (int)number("peer", 0);
-        settle(slot, side);
-        r = ask(side, process, &order);
-        tell(side, process, slot, &r, "name %d", order.a);
-    } else if (!strcmp(verb, "blocking")) {
-        order = of(BLOCKING, slot, side, process);
-        order.a = !number("set", 0);
-        order.call = !number("ioctl", 0);
-        r = ask(side, process, &order);
-        tell(side, process, slot, &r, "nonblocking=%d", order.a);
-        c->half[side].nonblocking = order.a;
-    } else if (!strcmp(verb, "shutdown")) {
-        shutdown_line(slot, side, process);
-    } else if (!strcmp(verb, "close")) {
-        close_one(slot, side, process, descriptor(slot, side, process));
-    } else if (!strcmp(verb, "dup")) {
-        dup_line(slot, side, process);
-    } else if (!strcmp(verb, "bulk")) {
-        bulk_line(slot, side, process);
-    } else if (!strcmp(verb, "fill")) {
-        fill_line(slot, side, process);
-    } else if (!strcmp(verb, "chat")) {
-        chat_line(slot, side, process);
-    } else if (!strcmp(verb, "urgent")) {
-        urgent_line(slot, side, process);
-    } else if (!strcmp(verb, "sleep")) {
-        sleep_line(slot, side, process);
-    } else if (!strcmp(verb, "kick")) {
-        kick_line(side);
-    } else if (!strcmp(verb, "fork")) {
-        fork_line(side);
-    } else if (!strcmp(verb, "leave")) {
-        end_line(side, 1);
-    } else {
-        end_line(side, 0);
-    }
+    verb->carry_out(slot, side, process);
     wake_whom_something_came();
 }
 

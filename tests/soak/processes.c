@@ -348,6 +348,89 @@ static ssize_t receive_batch(struct actor *a, struct iovec *vector, int parts, i
     return (ssize_t)sum;
 }
 
+static ssize_t receive_whole(struct actor *a, size_t n, bool noisy)
+{
+    struct conn *c = a->conn;
+    ssize_t done = recv(a->fd, buffer, n, MSG_WAITALL);
+    if (done >= 0 && (size_t)done < n && !noisy && !c->timeout_ms && !c->side[a->me].nonblock)
+        fail(a, "MSG_WAITALL: %zd of %zu", done, n);
+    return done;
+}
+
+// Looks at bytes first, then receives as many, which must be the same.
+static ssize_t receive_peeked(struct actor *a, size_t n, int flags)
+{
+    struct side *s = &a->conn->side[a->me];
+    ssize_t seen = recv(a->fd, buffer, n, MSG_PEEK);
+    if (seen <= 0)
+        return seen;
+    check(a, buffer, (size_t)seen, s->received, "MSG_PEEK");
+    memset(buffer, 0, (size_t)seen);
+    ssize_t done = recv(a->fd, buffer, (size_t)seen, flags);
+    if (done != seen && !s->input)
+        fail(a, "%zd bytes peeked at, %zd received", seen, done);
+    return done;
+}
+
+// Receives without waiting in the call: where it was said to be readable, something must be there.
+static ssize_t receive_when_ready(struct actor *a, _Atomic uint64_t *rng, size_t n)
+{
+    bool ready = one_in(rng, 2);
+    if (ready)
+        wait_ready(a, rng, false);
+    ssize_t done;
+    while ((done = recv(a->fd, buffer, n, MSG_DONTWAIT)) < 0 && errno == EAGAIN) {
+        if (ready && !a->conn->side[a->me].input)
+            fail(a, "readable, but recv says EAGAIN");
+        wait_ready(a, rng, false);
+        ready = true;
+    }
+    return done;
+}
+
+// Asks how many bytes are unread: a receive must not find fewer.
+static ssize_t receive_counted(struct actor *a, _Atomic uint64_t *rng, size_t n, int flags)
+{
+    struct side *s = &a->conn->side[a->me];
+    int count = 0, failed;
+    do {
+        wait_ready(a, rng, false);
+        failed = ioctl(a->fd, FIONREAD, &count);
+    } while (!failed && count == 0 && s->input && !is_over(a));
+    if (failed || count <= 0)
+        fail(a, "readable, but FIONREAD says %d", count);
+    size_t most = (size_t)count < n ? (size_t)count : n;
+    ssize_t done = recv(a->fd, buffer, n, flags);
+    if (done < (ssize_t)most && !s->input)
+        fail(a, "FIONREAD %d, recv of %zu says %zd", count, n, done);
+    return done;
+}
+
+static ssize_t receive_by_stream(struct actor *a, size_t n)
+{
+    a->conn->side[a->me].pinned = 1;
+    FILE *stream = fdopen(dup(a->fd), "r");
+    if (!stream || setvbuf(stream, NULL, _IONBF, 0) || fread(buffer, 1, n, stream) != n || fclose(stream))
+        fail(a, "fread");
+    return (ssize_t)n;
+}
+
+static ssize_t receive_by_pipe(struct actor *a, size_t n)
+{
+    a->conn->side[a->me].pinned = 1;
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC))
+        fail(a, "pipe");
+    ssize_t done = splice(a->fd, NULL, ends[1], NULL, n < 60000 ? n : 60000, 0);
+    int error = errno;
+    if (done > 0 && read(ends[0], buffer, (size_t)done) != done)
+        fail(a, "read from a pipe");
+    close(ends[0]);
+    close(ends[1]);
+    errno = error;
+    return done;
+}
+
 static void receive_step(struct actor *a, _Atomic uint64_t *rng, int only)
 {
     struct conn *c = a->conn;
@@ -375,72 +458,12 @@ static void receive_step(struct actor *a, _Atomic uint64_t *rng, int only)
     case READV: done = readv(a->fd, vector, parts); break;
     case RECVMSG: done = recvmsg(a->fd, &(struct msghdr){.msg_iov = vector, .msg_iovlen = (size_t)parts}, 0); break;
     case RECVMMSG: done = receive_batch(a, vector, parts, one_in(rng, 2) ? MSG_WAITFORONE : 0, buffer); break;
-    case WAITALL:
-        done = recv(a->fd, buffer, n, MSG_WAITALL);
-        if (done >= 0 && (size_t)done < n && !noisy && !c->timeout_ms && !s->nonblock)
-            fail(a, "MSG_WAITALL: %zd of %zu", done, n);
-        break;
-    case PEEK: {
-        ssize_t seen = recv(a->fd, buffer, n, MSG_PEEK);
-        if (seen <= 0) {
-            done = seen;
-            break;
-        }
-        check(a, buffer, (size_t)seen, s->received, "MSG_PEEK");
-        memset(buffer, 0, (size_t)seen);
-        done = recv(a->fd, buffer, (size_t)seen, flags);
-        if (done != seen && !s->input)
-            fail(a, "%zd bytes peeked at, %zd received", seen, done);
-        break;
-    }
-    case RECV_DONTWAIT: {
-        bool ready = one_in(rng, 2);
-        if (ready)
-            wait_ready(a, rng, false);
-        while ((done = recv(a->fd, buffer, n, MSG_DONTWAIT)) < 0 && errno == EAGAIN) {
-            if (ready && !s->input)
-                fail(a, "readable, but recv says EAGAIN");
-            wait_ready(a, rng, false);
-            ready = true;
-        }
-        break;
-    }
-    case COUNTED: {
-        int count = 0, failed;
-        do {
-            wait_ready(a, rng, false);
-            failed = ioctl(a->fd, FIONREAD, &count);
-        } while (!failed && count == 0 && s->input && !is_over(a));
-        if (failed || count <= 0)
-            fail(a, "readable, but FIONREAD says %d", count);
-        size_t most = (size_t)count < n ? (size_t)count : n;
-        done = recv(a->fd, buffer, n, flags);
-        if (done < (ssize_t)most && !s->input)
-            fail(a, "FIONREAD %d, recv of %zu says %zd", count, n, done);
-        break;
-    }
-    case FREAD: {
-        s->pinned = 1;
-        FILE *stream = fdopen(dup(a->fd), "r");
-        if (!stream || setvbuf(stream, NULL, _IONBF, 0) || fread(buffer, 1, n, stream) != n || fclose(stream))
-            fail(a, "fread");
-        done = (ssize_t)n;
-        break;
-    }
-    case SPLICE_OUT: {
-        s->pinned = 1;
-        int ends[2];
-        if (pipe2(ends, O_CLOEXEC))
-            fail(a, "pipe");
-        done = splice(a->fd, NULL, ends[1], NULL, n < 60000 ? n : 60000, 0);
-        int error = errno;
-        if (done > 0 && read(ends[0], buffer, (size_t)done) != done)
-            fail(a, "read from a pipe");
-        close(ends[0]);
-        close(ends[1]);
-        errno = error;
-        break;
-    }
+    case WAITALL: done = receive_whole(a, n, noisy); break;
+    case PEEK: done = receive_peeked(a, n, flags); break;
+    case RECV_DONTWAIT: done = receive_when_ready(a, rng, n); break;
+    case COUNTED: done = receive_counted(a, rng, n, flags); break;
+    case FREAD: done = receive_by_stream(a, n); break;
+    case SPLICE_OUT: done = receive_by_pipe(a, n); break;
     default: done = recv(a->fd, buffer, n, 0);
     }
     calm(&around);
@@ -885,86 +908,94 @@ static void *sleep_in_recv(void *argument)
     return NULL;
 }
 
-// Nothing can come now, since the other side waits for bytes of ours: so nothing may be seen.
+// Nothing can come now, since the other side waits for bytes of ours: so nothing may be seen, in any of these ways.
+
+static void idle_in_wait(struct actor *a, _Atomic uint64_t *rng)
+{
+    struct pollfd p = {a->fd, POLLIN | POLLRDHUP, 0};
+    int n = poll(&p, 1, (int)under(rng, 3));
+    if (n)
+        fail(a, "idle: poll says %#x", (unsigned)p.revents);
+    int ep = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP};
+    epoll_ctl(ep, EPOLL_CTL_ADD, a->fd, &e);
+    n = epoll_wait(ep, &e, 1, (int)under(rng, 3));
+    if (n > 0 || (n < 0 && errno != EINTR)) // as in duplex
+        fail(a, "idle: epoll_wait says %#x", e.events);
+    close(ep);
+}
+
+static void idle_in_killed_child(struct actor *a, _Atomic uint64_t *rng)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        char byte;
+        close_others(rng, a->fd, -1);
+        if (one_in(rng, 3))
+            wait_ready(a, rng, false);
+        while (recv(a->fd, &byte, 1, 0) < 0) {
+        }
+        fail(a, "idle: a sleeping child receives a byte");
+    }
+    nap(under(rng, 3000));
+    a->conn->killed = 1;
+    kill(pid, SIGKILL);
+    reap(a, pid, true);
+}
+
+static void idle_until_timeout(struct actor *a, _Atomic uint64_t *rng)
+{
+    int ms = 1 + (int)under(rng, 8), usual = a->conn->timeout_ms;
+    char byte;
+    setsockopt(a->fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){0, ms * 1000}, sizeof(struct timeval));
+    long began = now_us();
+    ssize_t n = recv(a->fd, &byte, 1, 0);
+    if (n != -1 || errno != EAGAIN)
+        fail(a, "idle: recv with a time limit says %zd", n);
+    if (now_us() - began < ms * 1000L - 900)
+        fail(a, "idle: a time limit of %d ms is over after %ld us", ms, now_us() - began);
+    setsockopt(a->fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){0, usual * 1000}, sizeof(struct timeval));
+}
+
+static void idle_until_signal(struct actor *a, _Atomic uint64_t *rng)
+{
+    struct sleeper sleeper = {.actor = a};
+    pthread_t thread;
+    start_thread(a, &thread, sleep_in_recv, &sleeper);
+    while (!sleeper.asleep)
+        nap(50);
+    for (uint32_t i = under(rng, 4); i > 0; i--) {
+        nap(under(rng, 600));
+        pthread_kill(thread, SIGUSR1);
+        if (sleeper.ended)
+            fail(a, "idle: SA_RESTART does not restart: %zd, errno %d", sleeper.result, sleeper.error);
+    }
+    for (int i = 0; !sleeper.ended; i++) {
+        pthread_kill(thread, SIGUSR2);
+        nap(100);
+        if (i == 20000)
+            fail(a, "idle: a signal does not end recv");
+    }
+    pthread_join(thread, NULL);
+    if (sleeper.result != -1 || sleeper.error != EINTR)
+        fail(a, "idle: a signal ends recv with %zd, errno %d", sleeper.result, sleeper.error);
+}
+
 static void hand_idle(struct actor *a, _Atomic uint64_t *rng)
 {
     struct conn *c = a->conn;
     struct side *s = &c->side[a->me];
-    char byte;
     int way = choose(rng, IDLER, IDLES), count = 0;
     note(a, IDLER[way], 0);
-    switch (way) {
-    case BY_WAIT: {
-        struct pollfd p = {a->fd, POLLIN | POLLRDHUP, 0};
-        int n = poll(&p, 1, (int)under(rng, 3));
-        if (n)
-            fail(a, "idle: poll says %#x", (unsigned)p.revents);
-        int ep = epoll_create1(EPOLL_CLOEXEC);
-        struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP};
-        epoll_ctl(ep, EPOLL_CTL_ADD, a->fd, &e);
-        n = epoll_wait(ep, &e, 1, (int)under(rng, 3));
-        if (n > 0 || (n < 0 && errno != EINTR)) // as in duplex
-            fail(a, "idle: epoll_wait says %#x", e.events);
-        close(ep);
-        break;
-    }
-    case BY_KILLED_CHILD: {
-        pid_t pid = fork();
-        if (pid == 0) {
-            close_others(rng, a->fd, -1);
-            if (one_in(rng, 3))
-                wait_ready(a, rng, false);
-            while (recv(a->fd, &byte, 1, 0) < 0) {
-            }
-            fail(a, "idle: a sleeping child receives a byte");
-        }
-        nap(under(rng, 3000));
-        c->killed = 1;
-        kill(pid, SIGKILL);
-        reap(a, pid, true);
-        break;
-    }
-    case BY_TIMEOUT: {
-        if (s->nonblock)
-            break;
-        int ms = 1 + (int)under(rng, 8);
-        setsockopt(a->fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){0, ms * 1000}, sizeof(struct timeval));
-        long began = now_us();
-        ssize_t n = recv(a->fd, &byte, 1, 0);
-        if (n != -1 || errno != EAGAIN)
-            fail(a, "idle: recv with a time limit says %zd", n);
-        if (now_us() - began < ms * 1000L - 900)
-            fail(a, "idle: a time limit of %d ms is over after %ld us", ms, now_us() - began);
-        setsockopt(a->fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){0, c->timeout_ms * 1000}, sizeof(struct timeval));
-        break;
-    }
-    case BY_SIGNAL: {
-        if (s->nonblock || c->timeout_ms)
-            break;
-        struct sleeper sleeper = {.actor = a};
-        pthread_t thread;
-        start_thread(a, &thread, sleep_in_recv, &sleeper);
-        while (!sleeper.asleep)
-            nap(50);
-        for (uint32_t i = under(rng, 4); i > 0; i--) {
-            nap(under(rng, 600));
-            pthread_kill(thread, SIGUSR1);
-            if (sleeper.ended)
-                fail(a, "idle: SA_RESTART does not restart: %zd, errno %d", sleeper.result, sleeper.error);
-        }
-        for (int i = 0; !sleeper.ended; i++) {
-            pthread_kill(thread, SIGUSR2);
-            nap(100);
-            if (i == 20000)
-                fail(a, "idle: a signal does not end recv");
-        }
-        pthread_join(thread, NULL);
-        if (sleeper.result != -1 || sleeper.error != EINTR)
-            fail(a, "idle: a signal ends recv with %zd, errno %d", sleeper.result, sleeper.error);
-        break;
-    }
-    default: break;
-    }
+    if (way == BY_WAIT)
+        idle_in_wait(a, rng);
+    else if (way == BY_KILLED_CHILD)
+        idle_in_killed_child(a, rng);
+    else if (way == BY_TIMEOUT && !s->nonblock)
+        idle_until_timeout(a, rng);
+    else if (way == BY_SIGNAL && !s->nonblock && !c->timeout_ms)
+        idle_until_signal(a, rng);
+    char byte;
     errno = 0;
     ssize_t n = recv(a->fd, &byte, 1, MSG_DONTWAIT | (one_in(rng, 2) ? MSG_PEEK : 0));
     if (n != -1 || errno != EAGAIN)
@@ -999,128 +1030,161 @@ static void end_replacing(struct actor *a)
     }
 }
 
+// The player that goes on for this one, in another process or thread.
+static struct actor successor(const struct actor *a)
+{
+    struct actor next = *a;
+    next.depth++;
+    next.worker = -1;
+    next.own = false;
+    return next;
+}
+
+// Waits for a child that goes on with the connection, and counts no keeper any more. Where the child has it to the
+// end, this process may close its own descriptor first.
+static void await_successor(struct actor *a, _Atomic uint64_t *rng, pid_t pid, int budget)
+{
+    struct side *s = &a->conn->side[a->me];
+    if (budget < 0 && one_in(rng, 2) && a->fd > 2) {
+        close(a->fd);
+        a->fd = -1;
+        s->keepers--;
+    }
+    reap(a, pid, false);
+    s->keepers -= a->fd >= 0;
+}
+
+static void hand_fork(struct actor *a, _Atomic uint64_t *rng, int budget)
+{
+    struct actor next = successor(a);
+    note(a, "fork", budget);
+    a->conn->side[a->me].keepers++;
+    pid_t pid = fork();
+    if (pid == 0) {
+        close_others(rng, next.fd, -1);
+        next.own = true;
+        play(&next, budget);
+        leave(&next, rng);
+    }
+    if (pid < 0)
+        fail(a, "fork");
+    await_successor(a, rng, pid, budget);
+}
+
+// The child is killed when it has played its steps.
+static void hand_killed(struct actor *a, _Atomic uint64_t *rng, int budget)
+{
+    struct side *s = &a->conn->side[a->me];
+    struct actor next = successor(a);
+    int ends[2];
+    char byte;
+    if (pipe2(ends, O_CLOEXEC))
+        fail(a, "pipe");
+    note(a, "fork to kill", budget);
+    s->keepers++;
+    pid_t pid = fork();
+    if (pid == 0) {
+        close_others(rng, next.fd, ends[1]);
+        play(&next, budget);
+        if (write(ends[1], "", 1) != 1)
+            fail(a, "write to a pipe");
+        for (;;)
+            pause();
+    }
+    close(ends[1]);
+    if (read(ends[0], &byte, 1) != 1 && !s->done)
+        fail(a, "a child says nothing");
+    close(ends[0]);
+    a->conn->killed = 1;
+    kill(pid, SIGKILL);
+    reap(a, pid, true);
+    s->keepers--;
+}
+
+static void hand_thread(struct actor *a, int budget)
+{
+    struct actor next = successor(a);
+    struct task task = {.actor = &next, .budget = budget};
+    pthread_t thread;
+    note(a, "thread", budget);
+    start_thread(a, &thread, play_here, &task);
+    pthread_join(thread, NULL);
+    a->fd = next.fd;
+}
+
+// Executes this program again, in this process's own place, to play with these numbers; the descriptor becomes `as`
+// there.
+__attribute__((noreturn)) static void replace(struct actor *a, const long numbers[5], int as)
+{
+    char text[5][24];
+    char *words[8] = {"processes", "play"};
+    for (int i = 0; i < 5; i++)
+        words[2 + i] = text_of(text[i], numbers[i]);
+    note(a, "replace", a->budget);
+    if (as == 0)
+        a->conn->side[a->me].input = 1;
+    if (as == a->fd)
+        fcntl(as, F_SETFD, 0);
+    else
+        dup2(a->fd, as);
+    if (as == 0)
+        dup2(a->fd, 1);
+    if (as != a->fd)
+        close(a->fd);
+    execv("/proc/self/exe", words);
+    fail(a, "execv");
+}
+
+// Hands over to an image of this program in a child (EXEC) or, if this process may, in its own place (REPLACE).
+// Returns which of them it was in the end.
+static int hand_image(struct actor *a, _Atomic uint64_t *rng, int budget, int hand)
+{
+    struct conn *c = a->conn;
+    int as = number_for(a, rng);
+    if (hand == REPLACE && a->fd > 2 && !begin_replacing(c, getpid()))
+        hand = EXEC;
+    long numbers[] = {c - shared->conn, a->me, as, hand == REPLACE ? a->budget : budget, a->depth + 1};
+    if (hand == REPLACE && a->fd > 2)
+        replace(a, numbers, as);
+    int way = (int)under(rng, 3);
+    note(a, way == 0 ? "spawn" : way == 1 ? "fork and exec" : "vfork and exec", as);
+    c->side[a->me].keepers++;
+    pid_t pid = execute(a, way, "play", numbers, 5, a->fd, as);
+    await_successor(a, rng, pid, budget);
+    return hand;
+}
+
+static void hand_nonblock(struct actor *a)
+{
+    struct side *s = &a->conn->side[a->me];
+    int flags = fcntl(a->fd, F_GETFL) ^ O_NONBLOCK;
+    fcntl(a->fd, F_SETFL, flags);
+    s->nonblock = !!(flags & O_NONBLOCK);
+    note(a, "nonblock", s->nonblock);
+}
+
 static void hand_over(struct actor *a, _Atomic uint64_t *rng)
 {
     struct conn *c = a->conn;
-    struct side *s = &c->side[a->me];
     int budget = one_in(rng, 5) ? -1 : 1 + (int)under(rng, 8);
     int hand = choose(rng, HAND, HANDS);
     if ((hand == REPLACE && !a->own) || (hand == UNABLE && !c->unable))
         hand = EXEC;
     if (hand != UNABLE && c->unable && left_to_send(a) && left_to_receive(a) && one_in(rng, 3))
         send_until_full(a);
-    struct actor next = *a;
-    next.depth++;
-    next.worker = -1;
-    next.own = false;
     switch (hand) {
-    case FORK: {
-        note(a, "fork", budget);
-        s->keepers++;
-        pid_t pid = fork();
-        if (pid == 0) {
-            close_others(rng, next.fd, -1);
-            next.own = true;
-            play(&next, budget);
-            leave(&next, rng);
-        }
-        if (pid < 0)
-            fail(a, "fork");
-        if (budget < 0 && one_in(rng, 2) && a->fd > 2) {
-            close(a->fd);
-            a->fd = -1;
-            s->keepers--;
-        }
-        reap(a, pid, false);
-        s->keepers -= a->fd >= 0;
-        break;
-    }
-    case KILLED: {
-        int ends[2];
-        char byte;
-        if (pipe2(ends, O_CLOEXEC))
-            fail(a, "pipe");
-        note(a, "fork to kill", budget);
-        s->keepers++;
-        pid_t pid = fork();
-        if (pid == 0) {
-            close_others(rng, next.fd, ends[1]);
-            play(&next, budget);
-            if (write(ends[1], "", 1) != 1)
-                fail(a, "write to a pipe");
-            for (;;)
-                pause();
-        }
-        close(ends[1]);
-        if (read(ends[0], &byte, 1) != 1 && !s->done)
-            fail(a, "a child says nothing");
-        close(ends[0]);
-        c->killed = 1;
-        kill(pid, SIGKILL);
-        reap(a, pid, true);
-        s->keepers--;
-        break;
-    }
+    case FORK: hand_fork(a, rng, budget); break;
+    case KILLED: hand_killed(a, rng, budget); break;
     case CREW: hand_crew(a, rng); break;
-    case THREAD: {
-        struct task task = {.actor = &next, .budget = budget};
-        pthread_t thread;
-        note(a, "thread", budget);
-        start_thread(a, &thread, play_here, &task);
-        pthread_join(thread, NULL);
-        a->fd = next.fd;
-        break;
-    }
+    case THREAD: hand_thread(a, budget); break;
     case EXEC:
-    case REPLACE: {
-        int as = number_for(a, rng);
-        if (hand == REPLACE && a->fd > 2 && !begin_replacing(c, getpid()))
-            hand = EXEC;
-        long numbers[] = {c - shared->conn, a->me, as, hand == REPLACE ? a->budget : budget, next.depth};
-        if (hand == REPLACE && a->fd > 2) {
-            char text[5][24];
-            char *words[8] = {"processes", "play"};
-            for (int i = 0; i < 5; i++)
-                words[2 + i] = text_of(text[i], numbers[i]);
-            note(a, "replace", a->budget);
-            if (as == 0)
-                c->side[a->me].input = 1;
-            if (as == a->fd)
-                fcntl(as, F_SETFD, 0);
-            else
-                dup2(a->fd, as);
-            if (as == 0)
-                dup2(a->fd, 1);
-            if (as != a->fd)
-                close(a->fd);
-            execv("/proc/self/exe", words);
-            fail(a, "execv");
-        }
-        int way = (int)under(rng, 3);
-        note(a, way == 0 ? "spawn" : way == 1 ? "fork and exec" : "vfork and exec", as);
-        s->keepers++;
-        pid_t pid = execute(a, way, "play", numbers, 5, a->fd, as);
-        if (budget < 0 && one_in(rng, 2) && a->fd > 2) {
-            close(a->fd);
-            a->fd = -1;
-            s->keepers--;
-        }
-        reap(a, pid, false);
-        s->keepers -= a->fd >= 0;
-        break;
-    }
+    case REPLACE: hand = hand_image(a, rng, budget, hand); break;
     case UNABLE: hand_unable(a, rng, budget); break;
     case SILENT: nap(under(rng, 100000)); break;
     case PASS: hand_pass(a, rng, budget); break;
     case DUP: hand_dup(a, rng); break;
     case CHURN: hand_churn(a, rng); break;
-    case NONBLOCK: {
-        int flags = fcntl(a->fd, F_GETFL) ^ O_NONBLOCK;
-        fcntl(a->fd, F_SETFL, flags);
-        s->nonblock = !!(flags & O_NONBLOCK);
-        note(a, "nonblock", s->nonblock);
-        break;
-    }
+    case NONBLOCK: hand_nonblock(a); break;
     default:
         if (left_to_send(a) && !left_to_receive(a))
             hand_idle(a, rng);
