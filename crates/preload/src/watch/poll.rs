@@ -378,6 +378,7 @@ fn correct(it: &mut pollfd) {
         }
         return;
     };
+    let bells = port.bells_of_all_times();
     if it.revents & !(libc::POLLOUT | libc::POLLWRNORM) != 0 {
         port.ask_kernel_next();
     }
@@ -390,7 +391,7 @@ fn correct(it: &mut pollfd) {
     let over = it.revents & (RESET | libc::POLLRDHUP) != 0;
     if port.ready() == Ready::Yes {
         it.revents |= it.events & IN;
-    } else if it.revents & IN != 0 && !over && !port.is_readable_as_told() {
+    } else if it.revents & IN != 0 && !over && !port.is_readable_as_told(bells) {
         it.revents &= !IN;
     }
 }

@@ -78,9 +78,15 @@ impl Port<'_> {
     }
 
     /// Whether a receive would return at once, for a socket that a poll of the kernel's has just reported to be
-    /// readable. On the kernel path, where no doorbell is left to be thrown away, that is true as it stands.
-    pub fn is_readable_as_told(&self) -> bool {
-        self.is_all_in_kernel() || self.readable()
+    /// readable, when this end had taken `bells`. On the kernel path, where no doorbell is left to be thrown away, that
+    /// is true as it stands, unless the kernel meant a doorbell that has been thrown away since.
+    pub fn is_readable_as_told(&self, bells: u64) -> bool {
+        self.is_all_in_kernel() && self.bells_of_all_times() == bells || self.readable()
+    }
+
+    /// The doorbells that this end has ever taken from the kernel.
+    pub fn bells_of_all_times(&self) -> u64 {
+        self.end.reading.all_bells.load(Relaxed)
     }
 
     /// Whether all that a receive finds is in the kernel, and nothing else is there.
@@ -117,6 +123,8 @@ impl Port<'_> {
                     // that is found out.
                     self.pass_marks();
                 }
+                // A doorbell that the mark has counted, and that came only now.
+                Ok(1..) if !self.receives_fast() && self.end.reading.to_discard() > 0 => self.discard_bells_aside(),
                 Ok(_) => return true,
                 Err(AGAIN) => return self.ready() == Ready::Yes,
                 Err(e) => {
@@ -240,5 +248,30 @@ impl Port<'_> {
     /// empty soon need not ask the kernel.
     pub fn kernel_was_asked(&self) {
         self.end.reading.asked.store(ticks(), Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::reason::Reason;
+    use crate::switch::lies::Ends;
+    use crate::words::ALONE;
+
+    /// The other end wakes this one to tell it that it goes down. Between the kernel's report and the look, this end
+    /// throws the doorbell away, for example because it gives back.
+    #[test]
+    fn a_doorbell_that_was_thrown_away_is_nothing_to_read() {
+        let it = Ends::joined(true);
+        let (sender, reader) = (it.port(0), it.port(1));
+        reader.prepare_to_sleep(ALONE);
+        let bells = reader.bells_of_all_times();
+        sender.go_down_for_now(Reason::Met, true);
+        while kernel::poll_now(reader.fd, libc::POLLIN) == 0 {
+            std::thread::yield_now();
+        }
+        reader.pass_due_marks();
+        assert_eq!((reader.bells_of_all_times(), reader.is_all_in_kernel()), (bells + 1, true));
+        assert!(!reader.is_readable_as_told(bells) && reader.is_readable_as_told(bells + 1));
     }
 }
