@@ -1368,6 +1368,30 @@ static void reused_asleep_a(struct side *side) {
 }
 static void reused_asleep(void) { two_processes(AF_INET, reused_asleep_a, ten_when_told); }
 
+/* A thread sleeps on a set of a connection that is on kernel TCP, and another set watches that connection too: the
+ * sleeper is told of what comes, and of nothing else. */
+static void watched_asleep_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0)), other = (int)MUST(epoll_create1(0));
+    int cold = connect_to(&side->address), end = (int)MUST(accept(side->listener, NULL, NULL));
+    add(set, cold, EPOLLIN | EPOLLET, 1);
+    struct asleep asleep = {.set = set};
+    pthread_t thread;
+    start_thread(&thread, sleep_on_set, &asleep);
+    while (!asleep.thread) nap_ms(1);
+    await_asleep(asleep.thread);
+    add(other, cold, EPOLLIN, 2);
+    report("the other set", other, 0);
+    MUST(send(end, "yes", 3, 0));
+    pthread_join(thread, NULL);
+    say("woken: %d %d:%x", asleep.count, (int)asleep.event.data.u64, asleep.event.events);
+    SHOW(receive_all(cold, in, 3));
+    for (int i = 0; i < 4; i++) MUST(close((int[]){set, other, cold, end}[i]));
+    ten_now(side);
+    SHOW(receive_all(side->fd, in, 10));
+    quit(side);
+}
+static void watched_asleep(void) { two_processes(AF_INET, watched_asleep_a, ten_when_told); }
+
 const struct scenario scenarios[] = {
     {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
     {"close-out", close_out, 0}, {"close-in", close_in, 0},             {"close-none", close_none, 0},
@@ -1389,5 +1413,6 @@ const struct scenario scenarios[] = {
     {"copies", copies, 0},       {"one-shots", one_shots, 0},
     {"closed-together", closed_together, 0}, {"reused", reused, 0}, {"alike", alike, 0},
     {"closed-asleep", closed_asleep, 0}, {"reused-asleep", reused_asleep, 0},
+    {"watched-asleep", watched_asleep, 0},
     {0},
 };

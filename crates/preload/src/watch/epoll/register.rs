@@ -62,6 +62,8 @@ pub(super) fn kick(epfd: c_int, set: &Set, fd: c_int) {
     // leaves to sleepers what is active, as the handler has made `fd`.
     set.with_item(fd, |item| {
         if item.wants(IN) {
+            // This comes first: a thread that the kernel wakes for it does not take the event as it is.
+            set.note_kicked(fd);
             item.set_kicked(true);
             if item.room == Room::SetAlone {
                 item.set_room(Room::Set);

@@ -8,6 +8,7 @@ use crate::connection::{self, Connection};
 use crate::guest::table;
 use crate::watch::set::{self, Change, Item, Joining, Room, Scan, Set};
 use core::ffi::c_int;
+use underpass_segment::end::Stage;
 use underpass_segment::kernel;
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::words::ALONE;
@@ -126,13 +127,16 @@ pub(super) fn rest(set: &Set, item: &mut Item, joining: &mut Joining<'_>, port: 
 /// A receive outside of any epoll set has used up the waiting flag of `fd` and left data: its sets look at it again.
 #[cold]
 pub fn take_back(fd: c_int) {
-    if let Some(connection) = connection::known(fd) {
+    let connection = connection::known(fd);
+    if let Some(connection) = connection {
         connection.end.reading.resting.set_stray(false);
     }
+    // Before it has joined, the kernel alone wakes a sleeper, and knows all.
+    let has_joined = connection.is_some_and(|it| it.end.stage() == Stage::Joined);
     for set in set::sets_of(fd) {
         if set.item(fd).is_some() {
             set.activate(fd);
-            if has_sleepers(set.epfd()) {
+            if has_joined && has_sleepers(set.epfd()) {
                 kick(set.epfd(), set, fd);
             }
         }

@@ -112,6 +112,11 @@ impl Set {
         Known::is(word, Verdict::Native).then_some(word)
     }
 
+    /// The library is about to have the kernel report `fd` for what the program has not asked.
+    pub fn note_kicked(&self, fd: i32) {
+        self.native.note_not_native(fd);
+    }
+
     /// `fd` is about to be registered for `events`: a thread that the kernel wakes for that is not to take the set for
     /// native.
     pub fn expect_for_native(&self, fd: i32, events: u32) {
