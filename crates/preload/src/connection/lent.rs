@@ -76,13 +76,13 @@ fn has_ended(image: u32, looks_closely: bool) -> bool {
     has_ended
 }
 
-/// Takes the loan back if the image that is awaited has ended.
+/// Takes the loans back of images that are awaited and have ended.
 #[cold]
 pub fn take_back_if_image_died(owners: &Owners) {
     take_back_of_ended(owners, true);
 }
 
-/// Takes the loan back if the image that is awaited has ended, for one of many ends, which are looked at again soon:
+/// Takes the loans back of images that have ended, for one of many ends, which are looked at again soon:
 /// learns of a death by [`LOOK_EVERY_NS`] later.
 #[cold]
 pub fn take_back_if_image_died_lately(owners: &Owners) {
@@ -90,11 +90,9 @@ pub fn take_back_if_image_died_lately(owners: &Owners) {
 }
 
 fn take_back_of_ended(owners: &Owners, looks_closely: bool) {
-    if let Some(image) = owners.awaited_image()
-        && has_ended(image, looks_closely)
-    {
+    owners.awaited_images().filter(|&image| has_ended(image, looks_closely)).for_each(|image| {
         owners.take_back_loan(image);
-    }
+    });
 }
 
 /// Image number `image` does not come: takes back what it was lent of `family`.

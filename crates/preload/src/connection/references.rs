@@ -272,7 +272,8 @@ pub fn take_back_at_once(family: &Family) {
 pub fn await_dying(family: &Family) {
     static IN_VAIN_AT: AtomicU64 = AtomicU64::new(0);
     let began = clock::nanoseconds();
-    let was_in_vain = began.wrapping_sub(IN_VAIN_AT.load(Relaxed)) < 10 * DYING_WITHIN_NS;
+    let last = IN_VAIN_AT.load(Relaxed);
+    let was_in_vain = last != 0 && began - last < 10 * DYING_WITHIN_NS;
     let deadline = began + if was_in_vain { LOOK_EVERY_NS } else { DYING_WITHIN_NS };
     while family.has_dying(family::member()) {
         if clock::nanoseconds() > deadline {

@@ -27,7 +27,9 @@ impl Connection {
 
     /// An image has come for the connection, or does not come: the tag goes, unless another one is awaited.
     pub fn untag_unless_lent(&self) {
-        self.set_tag(false);
+        if !self.end.owners.is_lent() {
+            self.set_tag(false);
+        }
         self.tag_if_lent();
     }
 

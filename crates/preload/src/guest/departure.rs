@@ -14,7 +14,7 @@ use super::thread;
 use underpass_segment::clock;
 use underpass_segment::kernel;
 use underpass_segment::of_each_thread;
-use underpass_segment::switch::keep_away;
+use underpass_segment::switch;
 use underpass_segment::sync::{AtomicBool, AtomicU32, AtomicU64, Relaxed, SeqCst};
 
 /// How many threads leave, and how many lend.
@@ -84,7 +84,7 @@ impl Leaving {
     fn begin() -> Leaving {
         LEAVING.fetch_add(1, SeqCst);
         LEAVES.set(LEAVES.get() + 1);
-        keep_away(true);
+        switch::begin_departing();
         let deadline = clock::nanoseconds() + LENT_WITHIN_NS;
         while LENDING.load(SeqCst) > LENDS.get() && clock::nanoseconds() < deadline {
             clock::nap(50);
@@ -109,9 +109,7 @@ impl Drop for Leaving {
 pub fn give_up() {
     one_less(&LEAVING);
     LEAVES.set(LEAVES.get().saturating_sub(1));
-    if !is_under_way() {
-        keep_away(false);
-    }
+    switch::end_departing();
     if LEAVES.get() == 0 {
         let _ = EXECUTING.compare_exchange(kernel::thread_id(), 0, SeqCst, Relaxed);
     }
@@ -187,7 +185,7 @@ fn one_less(count: &AtomicU32) {
 /// In a forked child, which has none of the threads that left or lent.
 pub fn after_fork() {
     LEAVING.store(0, Relaxed);
-    keep_away(false);
+    switch::forget_departing();
     LENDING.store(0, Relaxed);
     EXECUTING.store(0, Relaxed);
     IS_EXIT.store(false, Relaxed);

@@ -427,8 +427,7 @@ pub fn hastens() -> bool {
 
 /// Where connections go up at once, `fd` looks for its other end before it has carried anything: when it is polled or
 /// registered. Otherwise both ends would have to send and receive before a byte could go fast. Not when it is accepted:
-/// many a
-/// server forks then, and this process would be gone by the time that the other end looks for the holder of the
+/// many a server forks then, and this process would be gone by the time that the other end looks for the holder of the
 /// connection.
 #[inline]
 pub fn hasten(fd: i32) {

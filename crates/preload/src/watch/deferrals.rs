@@ -23,7 +23,7 @@ impl<T> Place<T> {
     }
 }
 
-/// They, in their order, with room for [`FIRST`] and `PIECES` times [`PIECE`]; zeroed memory has none. To be used by
+/// The deferred values in their order, with room for [`FIRST`] and `PIECES` times [`PIECE`]; zeroed memory has none. To be used by
 /// the thread that holds the lock, and by signal handlers that have interrupted that thread.
 pub struct Deferrals<T, const PIECES: usize> {
     count: AtomicU32,
@@ -87,7 +87,7 @@ impl<T: Copy, const PIECES: usize> Deferrals<T, PIECES> {
     }
 
     /// All before number `count` are done. False if handlers have deferred more meanwhile.
-    pub fn all_done(&self, count: usize) -> bool {
+    pub fn clear_if_no_more(&self, count: usize) -> bool {
         self.count.compare_exchange(count as u32, 0, Relaxed, Relaxed).is_ok()
     }
 

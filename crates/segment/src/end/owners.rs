@@ -25,16 +25,19 @@ laid_out! {
         arriving: AtomicU32,
         /// Until when they may come (CLOCK_MONOTONIC, ns); 0: none is awaited. [`TAKEN_BACK`]: neither.
         lent_until: AtomicU64,
-        /// Which images may still come: bit number n modulo 64 of image [number](crate::family::Family::next_image) n.
-        images: AtomicU64,
-        /// The image that was lent the end last, by its number. 0: it has come.
-        image: AtomicU32,
+        /// The images that may still come, by their [numbers](crate::family::Family::next_image); 0 is none.
+        images: [AtomicU32; KNOWN],
+        /// How many more may come, of which no number is kept.
+        others: AtomicU32,
         /// 1: a program that knows nothing of the ring may have the socket.
         outsider: AtomicU8,
         /// 1: a process has taken a copy of the end along into a new image, while others had the end.
         copied: AtomicU8,
     }
 }
+
+/// Of how many images that are awaited at the same time an end keeps the numbers.
+const KNOWN: usize = 4;
 
 /// A new image that has not begun to run after so long is not awaited, in nanoseconds. Beside heavy load one has begun
 /// after 6.5 s.
@@ -46,11 +49,6 @@ const ENDED: u32 = 1 << 31;
 /// Value of [`Owners::lent_until`], a time long past: the image that the end was lent to does not come. If no process
 /// refers to the end either, the lender still has to end it.
 const TAKEN_BACK: u64 = 1;
-
-/// The bit of an image in [`Owners::images`].
-fn bit(image: u32) -> u64 {
-    1 << (image % u64::BITS)
-}
 
 impl Owners {
     /// One process has the end: the caller's, which has just taken it.
@@ -160,17 +158,20 @@ impl Owners {
     /// Image number `image`, of which 0 is none, may come for it until then (CLOCK_MONOTONIC, ns). An image is lent an
     /// end once, however many descriptors it gets.
     pub fn lend_to_image(&self, until: u64, image: u32) {
-        // These come first: see `awaited_image`.
-        if self.image.swap(image, AcqRel) == image {
+        if self.images.iter().any(|it| it.load(Acquire) == image) {
             return;
         }
-        self.images.fetch_or(bit(image), AcqRel);
+        // This comes first: an image that has died is looked for by its number.
+        let is_free = |it: &&AtomicU32| it.compare_exchange(0, image, AcqRel, Relaxed).is_ok();
+        if self.images.iter().find(is_free).is_none() {
+            self.others.fetch_add(1, AcqRel);
+        }
         self.add_loan(until);
     }
 
     /// A process that the socket is passed to may come for it until then (CLOCK_MONOTONIC, ns).
     pub fn lend_passed(&self, until: u64) {
-        // This comes first: see `awaited_image`.
+        // This comes first: see `is_lent_to_processes`.
         self.passed.fetch_add(1, AcqRel);
         self.add_loan(until);
     }
@@ -181,11 +182,17 @@ impl Owners {
     }
 
     /// Image number `image` has come. Once all have come, none is awaited. An image that inherits the socket although
-    /// it was not lent the end, because another thread was just closing that, takes up nobody else's loan.
+    /// it was not lent the end, because another thread was just closing that, takes up nobody else's loan, unless so
+    /// many are awaited that the end does not keep all their numbers.
     pub fn take_up_by_image(&self, image: u32) {
-        if self.forget_image(image) {
+        if self.forget_image(image) || self.forget_other() {
             self.end_one_loan(0);
         }
+    }
+
+    /// Forgets one image of which no number is kept. False if there is none.
+    fn forget_other(&self) -> bool {
+        self.others.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1)).is_ok()
     }
 
     /// A process has come that the socket was passed to.
@@ -201,7 +208,7 @@ impl Owners {
     }
 
     /// Image number `image` does not come: its execution has failed, or it has ended. False if it was not lent the end,
-    /// or has come.
+    /// has come, or its number is not kept.
     pub fn take_back_loan(&self, image: u32) -> bool {
         let is_back = self.forget_image(image);
         if is_back {
@@ -218,11 +225,10 @@ impl Owners {
         }
     }
 
-    /// Forgets that image. False if it is not to come. Of two images with one bit, which are 64 images apart, the
-    /// second one is awaited to the end of its time.
+    /// Forgets that image. False if it is not to come.
     fn forget_image(&self, image: u32) -> bool {
-        let _ = self.image.compare_exchange(image, 0, AcqRel, Relaxed);
-        image != 0 && self.images.fetch_and(!bit(image), AcqRel) & bit(image) != 0
+        let is_its = |it: &&AtomicU32| it.compare_exchange(image, 0, AcqRel, Relaxed).is_ok();
+        image != 0 && self.images.iter().find(is_its).is_some()
     }
 
     fn end_one_loan(&self, last: u64) {
@@ -233,10 +239,10 @@ impl Owners {
         }
     }
 
-    /// The image that is awaited, if it alone is awaited, and known.
-    pub fn awaited_image(&self) -> Option<u32> {
-        let is_alone = self.is_lent() && self.loans.load(Acquire) == 1 && self.passed.load(Acquire) == 0;
-        Some(self.image.load(Acquire)).filter(|&image| is_alone && image != 0)
+    /// The images that are awaited, as far as their numbers are kept.
+    pub fn awaited_images(&self) -> impl Iterator<Item = u32> {
+        let images = if self.is_lent() { &self.images[..] } else { &[] };
+        images.iter().map(|it| it.load(Acquire)).filter(|&image| image != 0)
     }
 
     /// Whether processes that the socket was passed to are awaited, and no image.
@@ -286,8 +292,8 @@ impl Owners {
         self.loans.store(0, Relaxed);
         self.passed.store(0, Relaxed);
         self.arriving.store(0, Relaxed);
-        self.images.store(0, Relaxed);
-        self.image.store(0, Relaxed);
+        self.images.iter().for_each(|it| it.store(0, Relaxed));
+        self.others.store(0, Relaxed);
         self.lent_until.store(0, Release);
     }
 
@@ -329,8 +335,8 @@ mod tests {
             passed: AtomicU32::new(0),
             arriving: AtomicU32::new(0),
             lent_until: AtomicU64::new(0),
-            images: AtomicU64::new(0),
-            image: AtomicU32::new(0),
+            images: [const { AtomicU32::new(0) }; KNOWN],
+            others: AtomicU32::new(0),
             outsider: AtomicU8::new(0),
             copied: AtomicU8::new(0),
         }
@@ -370,7 +376,7 @@ mod tests {
         owners.lend_to_image(100, 7);
         // A socket that was passed before, and has come.
         owners.take_up_passed();
-        assert_eq!((owners.is_lent(), owners.awaited_image()), (true, Some(7)));
+        assert!(owners.is_lent() && owners.awaited_images().eq([7]));
     }
 
     #[test]
@@ -390,7 +396,7 @@ mod tests {
         owners.lend_to_image(100, 7);
         // By another descriptor.
         owners.lend_to_image(100, 7);
-        assert_eq!(owners.awaited_image(), Some(7));
+        assert!(owners.awaited_images().eq([7]));
         assert_eq!(
             [owners.take_back_loan(8), owners.take_back_loan(7), owners.take_back_loan(7)],
             [false, true, false]
@@ -407,10 +413,10 @@ mod tests {
         owners.begin();
         owners.lend_to_image(100, 7);
         owners.lend_to_image(200, 8);
-        assert_eq!(owners.awaited_image(), None);
+        owners.lend_to_image(200, 7);
+        assert!(owners.awaited_images().eq([7, 8]) && !owners.take_back_loan(7 + 64));
         assert!(owners.take_back_loan(8) && !owners.take_back_loan(8) && owners.is_lent());
-        // Which one is awaited now is not known.
-        assert_eq!(owners.awaited_image(), None);
+        assert!(owners.awaited_images().eq([7]));
         assert!(owners.take_back_loan(7) && !owners.is_lent() && owners.end_taken_back());
 
         owners.lend_to_image(300, 9);
@@ -433,12 +439,11 @@ mod tests {
         assert!(owners.is_lent_to_processes(), "the message is still to be received");
         owners.take_up_passed();
         assert!(!owners.is_lent());
-        // One bit for both: the loan of the second one lasts to the end.
-        owners.lend_to_image(300, 9);
-        owners.lend_to_image(400, 9 + 64);
-        owners.take_up_by_image(9);
-        owners.take_up_by_image(9 + 64);
-        assert_eq!((owners.is_awaited(399), owners.is_awaited(400)), (true, false));
+        // More than it keeps the numbers of.
+        (1..=66).for_each(|image| owners.lend_to_image(300, image));
+        assert!(owners.awaited_images().eq(1..=KNOWN as u32) && !owners.take_back_loan(66));
+        (1..=66).rev().for_each(|image| owners.take_up_by_image(image));
+        assert!(!owners.is_lent());
     }
 
     #[test]
@@ -447,12 +452,12 @@ mod tests {
         owners.begin();
         owners.lend_to_image(100, 7);
         owners.lend_passed(200);
-        assert_eq!((owners.awaited_image(), owners.is_lent_to_processes()), (None, false));
+        assert!(owners.awaited_images().eq([7]) && !owners.is_lent_to_processes());
         owners.take_up_passed();
-        assert_eq!((owners.awaited_image(), owners.is_lent_to_processes()), (Some(7), false));
+        assert!(owners.awaited_images().eq([7]) && !owners.is_lent_to_processes());
         owners.lend_passed(300);
         owners.take_up_by_image(7);
-        assert_eq!((owners.awaited_image(), owners.is_lent_to_processes()), (None, true));
+        assert!(owners.awaited_images().eq([]) && owners.is_lent_to_processes());
     }
 
     #[test]
@@ -539,8 +544,8 @@ mod models {
                 passed: AtomicU32::new(0),
                 arriving: AtomicU32::new(0),
                 lent_until: AtomicU64::new(0),
-                images: AtomicU64::new(0),
-                image: AtomicU32::new(0),
+                images: std::array::from_fn(|_| AtomicU32::new(0)),
+                others: AtomicU32::new(0),
                 outsider: AtomicU8::new(0),
                 copied: AtomicU8::new(0),
             });

@@ -14,16 +14,26 @@ use crate::lock::Entered;
 use crate::raw::is_quiet;
 use crate::reason::Reason;
 use crate::ring::{self, Place, Record};
-use crate::sync::{AcqRel, Acquire, AtomicBool, Relaxed, Release, SeqCst, fence};
+use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release, SeqCst, fence};
 use crate::words::{ALONE, AWAY, Flag, GIVING, LEFT, NO_MORE_BELLS, Presence};
 
-/// See [`keep_away`].
-static KEEPS_AWAY: AtomicBool = AtomicBool::new(false);
+/// How many threads of this process end it, or execute a program.
+static DEPARTING: AtomicU32 = AtomicU32::new(0);
 
-/// This process ends, or executes a program: ends that have gone away stay so, whatever its other threads receive.
-/// These read the kernel path, as every process may that has the socket of such an end.
-pub fn keep_away(is_departing: bool) {
-    KEEPS_AWAY.store(is_departing, SeqCst);
+/// A thread ends this process, or executes a program: ends that are away stay so, whatever other threads receive. These
+/// read the kernel path, as every process may that has the socket of such an end.
+pub fn begin_departing() {
+    DEPARTING.fetch_add(1, SeqCst);
+}
+
+/// It has failed to.
+pub fn end_departing() {
+    let _ = DEPARTING.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1));
+}
+
+/// In a forked child, which has none of these threads.
+pub fn forget_departing() {
+    DEPARTING.store(0, SeqCst);
 }
 
 /// What has become of a reader that was to go away.
@@ -138,13 +148,13 @@ impl Port<'_> {
     /// before: a process that is [going away](Port::go_away) finds the reference, or is away when this process has the
     /// lock.
     pub fn come_back(&self) {
-        kernel::undisturbed(|| self.come_back_undisturbed());
+        kernel::undisturbed(|| self.come_back_unless(|| false));
     }
 
-    fn come_back_undisturbed(&self) {
+    fn come_back_unless(&self, stays: impl Fn() -> bool) {
         let lock = &self.end.reading.lock;
         let entered = lock.enter(self.me);
-        if self.end.is_away() {
+        if self.end.is_away() && !stays() {
             // This comes first: a sender that sees this end back finds no mark that this end takes back.
             self.take_mark_back();
             self.read_on();
@@ -199,7 +209,7 @@ impl Port<'_> {
         // This comes first: from the next step on something may be in the ring alone, and an image may be awaited.
         let is_tagged = self.tag_if_lent();
         let bells = &self.channel.incoming().sender.announced;
-        // This comes second: a sender that finds the flag raised sends a doorbell.
+        // This comes before the flag: a sender that finds the flag raised sends a doorbell.
         bells.fetch_and(!NO_MORE_BELLS, AcqRel);
         let is_in_time = |flag: Flag| flag.presence() != Presence::Left && flag.0 & GIVING == 0;
         let back = |word| is_in_time(Flag(word)).then_some(ALONE);
@@ -225,15 +235,15 @@ impl Port<'_> {
     }
 
     /// A process that knows of the ring is about to read, and goes back to the ring if it can, unless it
-    /// [departs](keep_away). If the sender was giving back and has finished, the ring is empty, and both ends begin
-    /// anew.
+    /// [departs](begin_departing). If the sender was giving back and has finished, the ring is empty, and both ends
+    /// begin anew.
     pub(super) fn return_to_ring(&self) {
-        if !self.end.is_away() || KEEPS_AWAY.load(SeqCst) {
+        if !self.end.is_away() || self.stays_away() {
             return;
         }
         let is_given = || self.presence() == Presence::Given;
         if self.flag().0 & GIVING == 0 {
-            return self.come_back();
+            return kernel::undisturbed(|| self.come_back_unless(|| self.stays_away()));
         }
         if !is_given() {
             return self.take_up_unfinished();
@@ -243,6 +253,11 @@ impl Port<'_> {
                 kernel::undisturbed(|| self.begin_anew());
             }
         });
+    }
+
+    /// Whether this process departs, and the sender, which lives, gives back what is left in the ring.
+    fn stays_away(&self) -> bool {
+        DEPARTING.load(SeqCst) != 0 && !self.sender_is_gone()
     }
 
     fn begin_anew(&self) {

@@ -115,7 +115,8 @@ impl Port<'_> {
         /// The last wait in vain (ticks): there may be thousands of connections.
         static IN_VAIN_AT: AtomicU64 = AtomicU64::new(0);
         let began = ticks();
-        let was_in_vain = began.wrapping_sub(IN_VAIN_AT.load(Relaxed)) < micros(10 * GIVES_WITHIN_US);
+        let last = IN_VAIN_AT.load(Relaxed);
+        let was_in_vain = last != 0 && began.wrapping_sub(last) < micros(10 * GIVES_WITHIN_US);
         let within = micros(if was_in_vain { GIVES_WITHIN_US / 20 } else { GIVES_WITHIN_US });
         let is_due = || self.end.is_away() && !self.leaves_all_to_kernel();
         let mut gives = true;

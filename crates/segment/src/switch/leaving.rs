@@ -346,7 +346,7 @@ impl Port<'_> {
     }
 
     /// Whether the sender has sent its FIN, or closed its socket: the FIN may have to wait for room here.
-    fn sender_is_gone(&self) -> bool {
+    pub(super) fn sender_is_gone(&self) -> bool {
         let is_closed = || !is_quiet() && kernel::peer(self.fd).is_ok_and(|it| it.inode == 0);
         self.has_ended() || is_closed()
     }

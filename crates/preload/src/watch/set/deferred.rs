@@ -100,7 +100,7 @@ impl Set {
             }
             lock_point(self, Point::Made);
             done += 1;
-            if all && self.deferred.all_done(done) {
+            if all && self.deferred.clear_if_no_more(done) {
                 break;
             }
         }

@@ -122,7 +122,7 @@ fn make_deferred(list: &mut List) {
             DEFERRED.done(done);
         }
         done += 1;
-        if DEFERRED.all_done(done) {
+        if DEFERRED.clear_if_no_more(done) {
             return;
         }
     }
@@ -131,7 +131,7 @@ fn make_deferred(list: &mut List) {
 /// Nobody makes what handlers have deferred.
 fn forget_deferred() {
     (0..DEFERRED.count()).for_each(|index| DEFERRED.done(index));
-    DEFERRED.all_done(DEFERRED.count());
+    DEFERRED.clear_if_no_more(DEFERRED.count());
 }
 
 #[cfg(test)]
