@@ -54,6 +54,17 @@ pub enum Entered {
     Asleep,
 }
 
+/// How long a thread is awaited that is inside and awake, where that may be for ever.
+const AWAITED_WITHIN_NS: u64 = 100_000_000;
+
+/// See [`note_forker`].
+static FORKER: AtomicU32 = AtomicU32::new(0);
+
+/// This process was forked by a thread of this number, if it had one.
+pub fn note_forker(number: Option<u32>) {
+    FORKER.store(number.unwrap_or(0), Relaxed);
+}
+
 impl Lock {
     /// Enters as thread `me` (not 0), if no other thread sleeps inside.
     #[inline]
@@ -88,6 +99,23 @@ impl Lock {
     /// Enters as thread `me` if no thread is inside, without waiting.
     pub fn enter_at_once(&self, me: u32) -> bool {
         self.owner.compare_exchange(0, me, Acquire, Relaxed).is_ok()
+    }
+
+    /// Whether the owner may wait for this process to end: a signal handler on top of what the owner does inside has
+    /// forked this process. That is the [thread](note_forker) that has forked this process, or one that has not come
+    /// out within 100 ms, if this process has executed a program since. It does not sleep inside.
+    pub fn may_await_this_process(&self, me: u32) -> bool {
+        let began = clock::nanoseconds();
+        loop {
+            let owner = self.owner();
+            if owner == 0 || owner == me || self.is_asleep() || !alive(owner) {
+                return false;
+            }
+            if owner == FORKER.load(Relaxed) || clock::nanoseconds() - began > AWAITED_WITHIN_NS {
+                return true;
+            }
+            clock::nap(100);
+        }
     }
 
     /// Keeps every other thread from what it guards until [`Lock::let_in`], also a thread that sleeps inside, should it

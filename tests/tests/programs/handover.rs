@@ -438,6 +438,19 @@ fn a_failed_execution_leaves_the_connection_as_it_was() {
     scene.finish();
 }
 
+/// The lock of the receive belongs to a thread that waits for the child. Fails, by its time, if the child or its image
+/// waits for the lock.
+#[test]
+fn a_handler_that_forks_on_top_of_a_receive_waits_for_its_child() {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.compiled("handler");
+    for (how, forks) in [("ends", "100"), ("executes", "20")] {
+        assert_eq!(stage.output(stage.tuned(&program, [how], AT_ONCE)).trim(), forks, "{how}");
+    }
+    stage.run.assert_fast("handler");
+    stage.finish();
+}
+
 /// A child of vfork has descriptors of its own beside its parent's table.
 #[test]
 fn a_failed_execution_of_a_child_of_vfork_changes_no_socket_of_the_childs() {

@@ -15,7 +15,7 @@ use crate::watch::{epoll, set};
 use core::ptr::NonNull;
 use libc::pid_t;
 use underpass_segment::sync::{AtomicU64, Relaxed};
-use underpass_segment::{kernel, of_each_thread, sysv, tap};
+use underpass_segment::{kernel, lock, of_each_thread, sysv, tap};
 
 of_each_thread! {
     /// What this thread has counted for the child that it is forking; `None` if it is not forking, or could not count.
@@ -47,6 +47,7 @@ pub fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
 /// What a forked child does before anything else: see [`forked::check`].
 pub fn become_child() {
     let before = thread::after_fork();
+    lock::note_forker(before);
     departure::after_fork();
     // A child does not inherit its parent's mlockall(2).
     sysv::set_locking(false);

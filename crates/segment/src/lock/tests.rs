@@ -153,3 +153,16 @@ fn an_owner_that_wakes_waits_for_a_visitor() {
     });
     assert_eq!(lock.asleep.load(Relaxed), 0);
 }
+
+#[test]
+fn an_owner_that_may_wait_for_this_process_is_not_waited_for() {
+    let lock = Lock { owner: AtomicU32::new(0), asleep: AtomicU32::new(0) };
+    let (me, other) = (std::process::id(), 1);
+    assert!(!lock.may_await_this_process(me));
+    assert_eq!(lock.enter(other), Entered::Alone);
+    let began = clock::nanoseconds();
+    assert!(lock.may_await_this_process(me) && !lock.may_await_this_process(other));
+    assert!(clock::nanoseconds() - began >= AWAITED_WITHIN_NS, "it may come out");
+    lock.fall_asleep();
+    assert!(!lock.may_await_this_process(me));
+}

@@ -54,6 +54,10 @@ impl Port<'_> {
     /// no other process reads. It is asked under the reader's lock, which a process that comes for the end takes
     /// afterwards ([`Port::come_back`]).
     pub fn go_away(&self, is_alone: impl Fn() -> bool) -> Departure {
+        // Outside the lock as well: its owner may wait for this process.
+        if !is_alone() {
+            return Departure::NotAlone;
+        }
         let flags = &self.channel.incoming().flags;
         let reading = &self.end.reading;
         let (departure, unread) = self.with_all_reading(|beside| {
@@ -148,6 +152,10 @@ impl Port<'_> {
     /// before: a process that is [going away](Port::go_away) finds the reference, or is away when this process has the
     /// lock.
     pub fn come_back(&self) {
+        // A receive comes back later, if the end goes away now.
+        if !self.end.is_away() && self.end.reading.lock.may_await_this_process(self.me) {
+            return;
+        }
         kernel::undisturbed(|| self.come_back_unless(|| false));
     }
 

@@ -70,6 +70,10 @@ impl Port<'_> {
     /// would answer the close with a reset. `last`: no other process has the socket. Otherwise the flag stays up for
     /// the others. There may be none: a process that was killed, or executed a program, may still be counted.
     pub fn prepare_to_close(&self, last: bool) {
+        // Another process goes on with the socket, so nothing of this has to be.
+        if !last && self.end.reading.lock.may_await_this_process(self.me) {
+            return;
+        }
         self.with_reading(|beside| {
             // A process that comes for the end meanwhile counts its reference before it takes this lock.
             let last = last && !self.end.owners.are_several();
