@@ -23,8 +23,8 @@ impl<T> Place<T> {
     }
 }
 
-/// The deferred values in their order, with room for [`FIRST`] and `PIECES` times [`PIECE`]; zeroed memory has none. To be used by
-/// the thread that holds the lock, and by signal handlers that have interrupted that thread.
+/// The deferred values in their order, with room for [`FIRST`] and `PIECES` times [`PIECE`]; zeroed memory has none.
+/// To be used by the thread that holds the lock, and by signal handlers that have interrupted that thread.
 pub struct Deferrals<T, const PIECES: usize> {
     count: AtomicU32,
     first: [Place<T>; FIRST],
