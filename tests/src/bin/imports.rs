@@ -125,7 +125,7 @@ impl Crate {
         let mut shown = BTreeMap::new();
         for item in &self.0.get(&Module::new())?.items {
             if let syn::Item::Use(it) = item {
-                names(&[], &it.tree, &mut shown);
+                each_name(&[], &it.tree, &mut |name, path| drop(name.and_then(|name| shown.insert(name, path))));
             }
         }
         let path = shown.remove(name)?;
@@ -134,15 +134,17 @@ impl Crate {
     }
 }
 
-/// The path of each name that this tree brings into a file.
-fn names(before: &[String], tree: &syn::UseTree, into: &mut BTreeMap<String, Module>) {
+/// Calls `what` with each name that this tree brings into a file, and its path; for `*` with no name, and the path of
+/// what shows all.
+fn each_name(before: &[String], tree: &syn::UseTree, what: &mut dyn FnMut(Option<String>, Module)) {
     let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
     match tree {
-        syn::UseTree::Path(it) => names(&with(&it.ident), &it.tree, into),
-        syn::UseTree::Name(it) => drop(into.insert(it.ident.to_string(), with(&it.ident))),
-        syn::UseTree::Rename(it) => drop(into.insert(it.rename.to_string(), with(&it.ident))),
-        syn::UseTree::Glob(_) => {}
-        syn::UseTree::Group(it) => it.items.iter().for_each(|tree| names(before, tree, into)),
+        syn::UseTree::Path(it) => each_name(&with(&it.ident), &it.tree, what),
+        syn::UseTree::Name(it) if it.ident == "self" => what(before.last().cloned(), before.to_vec()),
+        syn::UseTree::Name(it) => what(Some(it.ident.to_string()), with(&it.ident)),
+        syn::UseTree::Rename(it) => what(Some(it.rename.to_string()), with(&it.ident)),
+        syn::UseTree::Glob(_) => what(None, before.to_vec()),
+        syn::UseTree::Group(it) => it.items.iter().for_each(|tree| each_name(before, tree, what)),
     }
 }
 
@@ -196,17 +198,6 @@ impl Imports {
         self.paths.push(resolved);
     }
 
-    fn add_tree(&mut self, before: &[String], tree: &syn::UseTree) {
-        match tree {
-            syn::UseTree::Path(it) => self.add_tree(&[before, &[it.ident.to_string()]].concat(), &it.tree),
-            syn::UseTree::Name(it) if it.ident == "self" => self.add(before),
-            syn::UseTree::Name(it) => self.add(&[before, &[it.ident.to_string()]].concat()),
-            syn::UseTree::Rename(it) => self.add(&[before, &[it.ident.to_string()]].concat()),
-            syn::UseTree::Glob(_) => self.add(before),
-            syn::UseTree::Group(it) => it.items.iter().for_each(|tree| self.add_tree(before, tree)),
-        }
-    }
-
     /// Paths that begin with `crate`, `super` or `self` in what a macro is given, which is not parsed.
     fn add_tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
@@ -258,7 +249,7 @@ impl<'a> Visit<'a> for Imports {
     }
 
     fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
-        self.add_tree(&[], &item.tree);
+        each_name(&[], &item.tree, &mut |_, path| self.add(&path));
     }
 
     fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {

@@ -85,9 +85,7 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
         if connection.has_outsider() {
             connection.leave_no_gap_by(&port);
         } else if is_used && end.owners.is_lent() {
-            // An image that is not awaited any more finds the socket, and no end.
-            port.go_away(|| true);
-            connection.leave_to_kernel_for_image(Some(channel));
+            connection.leave_to_unawaited_image(&port);
         } else if is_used && !port.has_said_end() {
             connection.end_by(&port);
         }

@@ -9,6 +9,7 @@ use crate::guest::{filter, thread};
 use underpass_segment::channel::Channel;
 use underpass_segment::end::Stage;
 use underpass_segment::kernel;
+use underpass_segment::switch::Port;
 
 impl Connection {
     /// An image is lent the connection: its socket is tagged if the ring may have something of the stream, and loses
@@ -31,6 +32,12 @@ impl Connection {
             self.set_tag(false);
         }
         self.tag_if_lent();
+    }
+
+    /// The last process lets go of the end, and an image that is not awaited any more finds the socket, and no end.
+    pub fn leave_to_unawaited_image(&self, port: &Port<'_>) {
+        port.go_away(|| true);
+        self.leave_to_kernel_for_image(Some(port.channel));
     }
 
     /// The connection is plain TCP for good: an image misses nothing.

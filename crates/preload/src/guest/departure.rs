@@ -17,8 +17,7 @@ use underpass_segment::of_each_thread;
 use underpass_segment::switch;
 use underpass_segment::sync::{AtomicBool, AtomicU32, AtomicU64, Relaxed, SeqCst};
 
-/// How many threads leave, and how many lend.
-static LEAVING: AtomicU32 = AtomicU32::new(0);
+/// How many threads lend. How many leave, [`switch::departing`] counts.
 static LENDING: AtomicU32 = AtomicU32::new(0);
 /// The thread whose turn it is to execute a program; 0: none.
 static EXECUTING: AtomicU32 = AtomicU32::new(0);
@@ -82,9 +81,8 @@ impl Leaving {
     }
 
     fn begin() -> Leaving {
-        LEAVING.fetch_add(1, SeqCst);
-        LEAVES.set(LEAVES.get() + 1);
         switch::begin_departing();
+        LEAVES.set(LEAVES.get() + 1);
         let deadline = clock::nanoseconds() + LENT_WITHIN_NS;
         while LENDING.load(SeqCst) > LENDS.get() && clock::nanoseconds() < deadline {
             clock::nap(50);
@@ -107,9 +105,8 @@ impl Drop for Leaving {
 
 /// This thread does not leave after all: as if its [`Leaving`] was dropped.
 pub fn give_up() {
-    one_less(&LEAVING);
-    LEAVES.set(LEAVES.get().saturating_sub(1));
     switch::end_departing();
+    LEAVES.set(LEAVES.get().saturating_sub(1));
     if LEAVES.get() == 0 {
         let _ = EXECUTING.compare_exchange(kernel::thread_id(), 0, SeqCst, Relaxed);
     }
@@ -138,7 +135,7 @@ fn has_waited_long(began: u64) -> bool {
 
 /// Whether a thread leaves.
 pub fn is_under_way() -> bool {
-    LEAVING.load(SeqCst) != 0
+    switch::departing() != 0
 }
 
 /// Whether a thread ends the process.
@@ -158,7 +155,7 @@ impl Lending {
             LENDING.fetch_add(1, SeqCst);
             LENDS.set(LENDS.get() + 1);
             let lending = Lending(());
-            if LEAVING.load(SeqCst) <= LEAVES.get() {
+            if switch::departing() <= LEAVES.get() {
                 return lending;
             }
             if has_waited_long(began) {
@@ -184,7 +181,6 @@ fn one_less(count: &AtomicU32) {
 
 /// In a forked child, which has none of the threads that left or lent.
 pub fn after_fork() {
-    LEAVING.store(0, Relaxed);
     switch::forget_departing();
     LENDING.store(0, Relaxed);
     EXECUTING.store(0, Relaxed);

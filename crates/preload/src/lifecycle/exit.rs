@@ -88,9 +88,7 @@ fn leave_all() {
                 && let Some(port) = connection.port()
             {
                 if connection.is_lent() {
-                    // An image that is not awaited any more finds the socket, and no end.
-                    port.go_away(|| true);
-                    connection.leave_to_kernel_for_image(None);
+                    connection.leave_to_unawaited_image(&port);
                     port.end_sending();
                 } else {
                     // Again: the other processes may have let go of it since `prepare_to_close`.

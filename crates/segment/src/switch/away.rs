@@ -26,6 +26,11 @@ pub fn begin_departing() {
     DEPARTING.fetch_add(1, SeqCst);
 }
 
+/// How many threads do.
+pub fn departing() -> u32 {
+    DEPARTING.load(SeqCst)
+}
+
 /// It has failed to.
 pub fn end_departing() {
     let _ = DEPARTING.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1));
@@ -265,7 +270,7 @@ impl Port<'_> {
 
     /// Whether this process departs, and the sender, which lives, gives back what is left in the ring.
     fn stays_away(&self) -> bool {
-        DEPARTING.load(SeqCst) != 0 && !self.sender_is_gone()
+        departing() != 0 && !self.sender_is_gone()
     }
 
     fn begin_anew(&self) {

@@ -268,6 +268,14 @@ fn another_reader_goes_on_where_one_has_died() {
     each_step(|step| reader_dies(step, true));
 }
 
+/// What `receive_all` tells is `parts` of [`SAID`], what was sent behind them, and the end.
+fn assert_all_arrives(told: &Receiver<(Vec<u8>, Answer)>, parts: usize, step: u32) {
+    let (got, end) = told.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("step {step}: the reader hangs"));
+    let said = [SAID[..parts].concat(), MORE.to_vec()].concat();
+    assert!(got == said, "step {step}: {:?}", String::from_utf8_lossy(&got));
+    assert_eq!(end, Ok(0), "step {step}");
+}
+
 /// A reader goes away from `parts` of [`SAID`], which it has not read, and comes back; it dies before step `step`.
 /// Another process that has the same end comes for it, and reads on.
 fn departing_reader_dies(step: u32, parts: usize) -> Fate {
@@ -284,10 +292,7 @@ fn departing_reader_dies(step: u32, parts: usize) -> Fate {
     assert_eq!(in_time("a send", sender, |port| send(&port, MORE)), Ok(MORE.len()), "step {step}");
     ends.sockets[0].shutdown(Shutdown::Write).unwrap();
     let told = receive_all(&ends, 1, shared::<AtomicUsize>());
-    let (got, end) = told.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("step {step}: the heir hangs"));
-    let said = [SAID[..parts].concat(), MORE.to_vec()].concat();
-    assert!(got == said, "step {step}: {:?}", String::from_utf8_lossy(&got));
-    assert_eq!(end, Ok(0), "step {step}");
+    assert_all_arrives(&told, parts, step);
     fate
 }
 
@@ -313,10 +318,7 @@ fn pinning_sender_dies(step: u32, parts: usize) -> Fate {
     assert_eq!(in_time("a send", sender, |port| send(&port, MORE)), Ok(MORE.len()), "step {step}");
     assert!(fate == Fate::Killed || !sender.sends_fast());
     ends.sockets[0].shutdown(Shutdown::Write).unwrap();
-    let (got, end) = told.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("step {step}: the reader hangs"));
-    let said = [SAID[..parts].concat(), MORE.to_vec()].concat();
-    assert!(got == said, "step {step}: {:?}", String::from_utf8_lossy(&got));
-    assert_eq!(end, Ok(0), "step {step}");
+    assert_all_arrives(&told, parts, step);
     fate
 }
 

@@ -50,7 +50,7 @@ mod turns;
 mod unfinished;
 mod wake;
 
-pub use away::{Departure, begin_departing, end_departing, forget_departing};
+pub use away::{Departure, begin_departing, departing, end_departing, forget_departing};
 pub use confined::Receive;
 pub use copied::Unread;
 pub use doze::Dozed;
