@@ -192,9 +192,9 @@ impl Port<'_> {
     fn count_given(&self) -> bool {
         let sending = &self.end.sending;
         let Some(given) = self.given_since() else {
-            // The connection is over, and nothing is given any more.
+            // The connection is over, or this direction is: nothing is given any more.
             sending.fast.store(0, Relaxed);
-            return !self.connected();
+            return !self.connected() || self.has_sent_fin();
         };
         // An honest reader gives no more than the ring takes. For a liar about doorbells the number is below 0.
         if u64::from(given) > self.sender().ring.capacity() {

@@ -6,7 +6,7 @@ use super::leaving::Leave;
 use super::{Departure, LeftRing, Port, Ready, Recipient, Sleep, Waiting, micros};
 use crate::channel::{Pool, Shape, Side};
 use crate::clock::ticks;
-use crate::end::{End, Stage};
+use crate::end::{End, SHUT_OUT, Stage};
 use crate::kernel;
 use crate::raw::Answer;
 use crate::reason::Reason;
@@ -15,7 +15,7 @@ use crate::sync::{Relaxed, SeqCst};
 use crate::vector::Cursor;
 use crate::words::{ALONE, DOZING, LEAVING, LEFT, RECEIVING, RINGING};
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{self, Receiver};
@@ -445,6 +445,28 @@ fn what_a_killed_reader_has_given_is_not_given_again() {
         it.assert_kernel_has(&left);
         assert_eq!(giver.load(Relaxed), 0, "{given}");
         assert_eq!(it.ends[0].stage(), Stage::Joined);
+    }
+}
+
+/// A reader goes away beside a sender that has sent its FIN, or sends it at that moment. Fails if the sender, which
+/// cannot count any more what the reader has given, takes the reader for a liar.
+#[test]
+fn a_sender_that_has_sent_its_fin_counts_nothing() {
+    for is_unread in [false, true] {
+        let (it, left) = some_left_unread();
+        let (sender, reader) = (it.port(0), it.port(1));
+        if !is_unread {
+            it.assert_receives(&left);
+        }
+        assert_eq!(reader.go_away(|| true), Departure::Gone);
+        assert!(reader.give_itself());
+        it.ends[0].shut.store(SHUT_OUT, Relaxed);
+        it.sockets[0].shutdown(Shutdown::Write).unwrap();
+        assert!(sender.give_back_if_due());
+        assert_eq!(it.ends[0].stage(), Stage::Joined);
+        let mut got = Vec::new();
+        (&it.sockets[1]).read_to_end(&mut got).unwrap();
+        assert!(got == if is_unread { &left[..] } else { &[] });
     }
 }
 
