@@ -200,10 +200,24 @@ impl Sender<'_> {
         self.ring.record(self.hole[0].load(Relaxed))
     }
 
-    /// Whether nothing is in the ring but, at most, the mark of going down that was put there last.
+    /// Whether nothing is in the ring but, at most, the mark of going down that was put there last. Does not look into
+    /// the ring.
     pub fn has_only_mark(&self) -> bool {
         let (head, tail, last) = (self.head.load(Acquire), self.tail.load(Relaxed), self.hole[0].load(Relaxed));
         head == tail || head == last && step(last, 2 * HEADER) == tail
+    }
+
+    /// Whether nothing is in the ring but marks.
+    pub fn has_only_marks(&self) -> bool {
+        let (head, tail) = (self.head.load(Acquire), self.tail.load(Relaxed));
+        let (used, mut position) = (distance(head, tail), head);
+        while distance(head, position) < used && used <= self.ring.capacity() {
+            match self.ring.record(position) {
+                Ok(Record::Data(_) | Record::Empty) | Err(Fault) => return false,
+                Ok(record) => position = self.ring.behind(position, record),
+            }
+        }
+        position == tail
     }
 
     /// Takes back a mark of going down behind which nothing was put. False if the reader passes it.

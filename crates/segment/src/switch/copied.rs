@@ -216,7 +216,7 @@ impl Port<'_> {
     }
 
     /// Whether the other end had taken from its ring, before the copy was made, all that this end has put there, and
-    /// has not closed its socket.
+    /// has not closed its socket. The copy has nothing of that ring.
     fn other_has_had_all(&self) -> bool {
         let resets = self.channel.outgoing().flags.resets.load(Relaxed) != 0;
         self.reader_is_open() && !resets && !self.sends_fast() && self.sender().has_only_mark()

@@ -113,7 +113,7 @@ impl Port<'_> {
     /// This end has gone down. Whether the other end has taken all that this end has sent, by either path, but for
     /// doorbells.
     fn has_taken_all(&self) -> bool {
-        self.sender().has_only_mark() && self.has_taken_all_but_bells()
+        self.sender().has_only_marks() && self.has_taken_all_but_bells()
     }
 
     /// This end has gone down. Whether the other end has taken all that this end has sent by the kernel path, but for

@@ -220,6 +220,24 @@ fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
     }
 }
 
+/// An end goes up to be able to wake the other one, and down again, and the other one is killed with the doorbell
+/// unread. Fails if only a single mark may be left in the ring.
+#[test]
+fn marks_left_in_the_ring_are_no_unread_data() {
+    let it = Ends::joined(false);
+    let (sender, reader) = (it.port(0), it.port(1));
+    assert!(reader.can_wake());
+    sender.pass_due_marks();
+    assert!(sender.can_wake());
+    sender.send_bell();
+    sender.go_down_for_now(Reason::Met, false);
+    assert!(!sender.sends_fast() && sender.sender().used(true).unwrap() > 16);
+    let Ends { sockets: [_mine, others], .. } = it;
+    drop(others);
+    assert_eq!(kernel::poll_now(sender.fd, 0), libc::POLLERR | libc::POLLHUP);
+    assert!(sender.judge_reset());
+}
+
 /// A liar, or a reader that was killed. Fails if `Port::step_down` takes an absent reader for one for which the kernel
 /// has no room.
 #[test]
