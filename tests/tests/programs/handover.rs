@@ -451,6 +451,17 @@ fn a_handler_that_forks_on_top_of_a_receive_waits_for_its_child() {
     stage.finish();
 }
 
+/// A child of vfork asks for its thread's number first, and its parent's thread goes on with that. Fails, by a lost
+/// byte, if the number is the child's: the process beside finds that the thread is gone, and takes over its receive.
+#[test]
+fn a_thread_keeps_its_own_number_beside_a_child_of_vfork() {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.compiled("fresh");
+    assert_eq!(stage.output(stage.tuned(&program, [""; 0], AT_ONCE)).trim(), "12345 (4)");
+    stage.run.assert_fast("fresh");
+    stage.finish();
+}
+
 /// A child of vfork has descriptors of its own beside its parent's table.
 #[test]
 fn a_failed_execution_of_a_child_of_vfork_changes_no_socket_of_the_childs() {

@@ -212,6 +212,9 @@ extern "C" fn before_vfork() -> bool {
     forked::check();
     adopt::recognise_all();
     look::look_at_all(|it| it.learn_cookie());
+    // The child finds this number. Its own number would stay in this thread's variables, and others would find that the
+    // thread is gone.
+    thread::number();
     forked::begin_vfork();
     departure::before_vfork();
     thread::is_vfork_child()
