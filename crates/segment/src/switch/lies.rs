@@ -220,6 +220,19 @@ fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
     }
 }
 
+/// Fails if the mark of going down brings a doorbell: the reader's kernel would answer with a reset.
+#[test]
+fn an_end_that_has_shut_down_both_ways_gets_no_doorbell() {
+    let it = Ends::joined(true);
+    let (sender, reader) = (it.port(0), it.port(1));
+    reader.prepare_to_shut();
+    it.sockets[1].shutdown(Shutdown::Both).unwrap();
+    sender.go_down_for_now(Reason::Met, true);
+    assert!(!sender.sends_fast() && sender.bells_since_up() == 0);
+    // Not a reset, of which poll would say POLLERR.
+    assert_eq!(kernel::poll_now(sender.fd, libc::POLLRDHUP), libc::POLLRDHUP);
+}
+
 /// An end goes up to be able to wake the other one, and down again, and the other one is killed with the doorbell
 /// unread. Fails if only a single mark may be left in the ring.
 #[test]

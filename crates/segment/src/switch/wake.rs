@@ -160,9 +160,13 @@ impl Port<'_> {
         wanted
     }
 
-    /// Counts one more doorbell before it is sent. False when the reader wants no more.
+    /// Counts one more doorbell before it is sent. False when the reader wants no more, or has shut down both ways: its
+    /// kernel would answer with a reset.
     pub(super) fn announce_bell(&self) -> bool {
-        let wanted = self.channel.outgoing().sender.announced.fetch_add(1, AcqRel) & NO_MORE_BELLS == 0;
+        let is_refused = self.channel.outgoing().sender.announced.fetch_add(1, AcqRel) & NO_MORE_BELLS != 0;
+        // A reader says that it has shut down, and then waits for doorbells that are announced.
+        fence(SeqCst);
+        let wanted = !is_refused && !self.reader_has_shut();
         if !wanted {
             self.take_bell_back();
         }
