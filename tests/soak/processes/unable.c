@@ -281,6 +281,9 @@ void hand_unable(struct actor *a, _Atomic uint64_t *rng, int budget)
     if (it.as == 0)
         a->conn->side[a->me].input = 1;
     c->side[a->me].unable++;
+    // Such an image inherits all that is not closed by its execution.
+    for (int i = 0; i < shared->conns && (way == BY_SPAWN || way == BY_VFORK || way == BY_SYSTEM); i++)
+        shared->conn[i].side[a->me].pinned |= &shared->conn[i] != c;
     if (cause == CONFINED)
         c->side[a->me].filtered = 1 + c->side[a->me].received;
     pid_t pid = 0;
