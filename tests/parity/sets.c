@@ -1368,6 +1368,60 @@ static void reused_asleep_a(struct side *side) {
 }
 static void reused_asleep(void) { two_processes(AF_INET, reused_asleep_a, ten_when_told); }
 
+/* As before, and the first set watches a fast connection too, from which nothing comes. */
+static void reused_beside_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0));
+    int first = connect_to(&side->address), first_end = (int)MUST(accept(side->listener, NULL, NULL));
+    int second = connect_to(&side->address), second_end = (int)MUST(accept(side->listener, NULL, NULL));
+    add(set, first, EPOLLIN, 1);
+    add(set, side->fd, EPOLLIN, 3);
+    struct asleep asleep = {.set = set};
+    pthread_t thread;
+    start_thread(&thread, sleep_on_set, &asleep);
+    while (!asleep.thread) nap_ms(1);
+    await_asleep(asleep.thread);
+    MUST(close(set));
+    int again = (int)MUST(epoll_create1(0));
+    add(again, second, EPOLLIN, 2);
+    say("the same number: %d", again == set);
+    MUST(send(second_end, "no", 2, 0));
+    MUST(send(first_end, "yes", 3, 0));
+    pthread_join(thread, NULL);
+    say("woken: %d %d:%x", asleep.count, (int)asleep.event.data.u64, asleep.event.events);
+    report("the other set", again, 1000);
+    for (int i = 0; i < 5; i++) MUST(close((int[]){again, first, first_end, second, second_end}[i]));
+    ten_now(side);
+    SHOW(receive_all(side->fd, in, 10));
+    quit(side);
+}
+static void reused_beside(void) { two_processes(AF_INET, reused_beside_a, ten_when_told); }
+
+/* A set is slept on by one of two descriptors, which is closed and its number another set's at once: the sleeper goes
+ * on, and is told of the fast connection. */
+static void renamed_asleep_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0)), kept = (int)MUST(dup(set));
+    add(set, side->fd, EPOLLIN, 1);
+    struct asleep asleep = {.set = set};
+    pthread_t thread;
+    start_thread(&thread, sleep_on_set, &asleep);
+    while (!asleep.thread) nap_ms(1);
+    await_asleep(asleep.thread);
+    MUST(close(set));
+    int again = (int)MUST(epoll_create1(0)), ends[2];
+    say("the same number: %d", again == set);
+    MUST(pipe(ends));
+    add(again, ends[0], EPOLLIN, 2);
+    MUST(write(ends[1], "x", 1));
+    ten_now(side);
+    pthread_join(thread, NULL);
+    say("woken: %d %d:%x", asleep.count, (int)asleep.event.data.u64, asleep.event.events);
+    SHOW(receive_all(side->fd, in, 10));
+    report("the other set", again, 1000);
+    for (int i = 0; i < 4; i++) MUST(close((int[]){again, kept, ends[0], ends[1]}[i]));
+    quit(side);
+}
+static void renamed_asleep(void) { two_processes(AF_INET, renamed_asleep_a, ten_when_told); }
+
 /* A thread sleeps on a set of a connection that is on kernel TCP, and another set watches that connection too: the
  * sleeper is told of what comes, and of nothing else. */
 static void watched_asleep_a(struct side *side) {
@@ -1413,6 +1467,7 @@ const struct scenario scenarios[] = {
     {"copies", copies, 0},       {"one-shots", one_shots, 0},
     {"closed-together", closed_together, 0}, {"reused", reused, 0}, {"alike", alike, 0},
     {"closed-asleep", closed_asleep, 0}, {"reused-asleep", reused_asleep, 0},
+    {"reused-beside", reused_beside, 0}, {"renamed-asleep", renamed_asleep, 0},
     {"watched-asleep", watched_asleep, 0},
     {0},
 };

@@ -96,13 +96,13 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
 pub unsafe extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
     let deadline = after_ms(timeout);
     // SAFETY: the program vouches for its array, here and below.
-    let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_wait(epfd, at, most, whole_ms(left)) };
+    let sleep = |set, at, most, left: Option<timespec>| unsafe { real::epoll_wait(set, at, most, whole_ms(left)) };
     let call = Call { epfd, sleep: &sleep, mask: core::ptr::null() };
     if let Some(answer) = wait(epfd, events, most, deadline, &call) {
         return answer;
     }
     // SAFETY: passed on to the caller.
-    sleep_natively(epfd, events, most, deadline, &call, || unsafe { real::epoll_wait(epfd, events, most, timeout) })
+    sleep_natively(events, most, deadline, &call, || unsafe { real::epoll_wait(epfd, events, most, timeout) })
 }
 
 /// # Safety
@@ -121,16 +121,15 @@ pub unsafe extern "C" fn epoll_pwait(
     }
     let deadline = after_ms(timeout);
     // SAFETY: as in `epoll_wait`.
-    let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_pwait(epfd, at, most, whole_ms(left), mask) };
+    let sleep =
+        |set, at, most, left: Option<timespec>| unsafe { real::epoll_pwait(set, at, most, whole_ms(left), mask) };
     let call = Call { epfd, sleep: &sleep, mask };
     if let Some(answer) = wait(epfd, events, most, deadline, &call) {
         // The kernel's call does not let signals in if it need not wait.
         return if answer == 0 && timeout != 0 { let_signals_in(mask) } else { answer };
     }
     // SAFETY: passed on to the caller.
-    sleep_natively(epfd, events, most, deadline, &call, || unsafe {
-        real::epoll_pwait(epfd, events, most, timeout, mask)
-    })
+    sleep_natively(events, most, deadline, &call, || unsafe { real::epoll_pwait(epfd, events, most, timeout, mask) })
 }
 
 /// # Safety
@@ -143,10 +142,10 @@ pub unsafe extern "C" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    let sleep = |at, most, left: Option<timespec>| {
+    let sleep = |set, at, most, left: Option<timespec>| {
         let left = left.as_ref().map_or(core::ptr::null(), |t| t as *const timespec);
         // SAFETY: as in `epoll_wait`.
-        unsafe { real::epoll_pwait2(epfd, at, most, left, mask) }
+        unsafe { real::epoll_pwait2(set, at, most, left, mask) }
     };
     if invalid(timeout) || !is_mask_readable(mask) {
         // SAFETY: passed on to the caller.
@@ -161,7 +160,5 @@ pub unsafe extern "C" fn epoll_pwait2(
         return if answer == 0 && waits { let_signals_in(mask) } else { answer };
     }
     // SAFETY: passed on to the caller.
-    sleep_natively(epfd, events, most, deadline, &call, || unsafe {
-        real::epoll_pwait2(epfd, events, most, timeout, mask)
-    })
+    sleep_natively(events, most, deadline, &call, || unsafe { real::epoll_pwait2(epfd, events, most, timeout, mask) })
 }

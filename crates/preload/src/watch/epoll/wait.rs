@@ -29,19 +29,35 @@ const KERNEL_WHEN_IDLE_US: u64 = 4;
 const BRIEFLY_NS: u64 = 10_000_000;
 
 /// The program's call.
+#[derive(Clone, Copy)]
 pub struct Call<'a> {
     /// The set.
     pub epfd: c_int,
-    /// Makes the call with what is left of the time.
-    pub sleep: &'a dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
+    /// Makes the call, on a descriptor of the set, with what is left of the time.
+    pub sleep: &'a dyn Fn(c_int, *mut epoll_event, c_int, Option<timespec>) -> c_int,
     /// The signals that the call blocks; null: unchanged.
     pub mask: *const sigset_t,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    /// The call by another descriptor of the set.
+    fn by(self, epfd: c_int) -> Call<'a> {
+        Call { epfd, ..self }
+    }
+
     /// Makes the call with what is left of the time. Returns the kernel's events, which may have to be corrected.
     fn ask(&self, at: *mut epoll_event, most: c_int, left: Option<timespec>) -> c_int {
-        (self.sleep)(at, most, left)
+        (self.sleep)(self.epfd, at, most, left)
+    }
+
+    /// Asks without waiting, for events that may have to be corrected.
+    fn ask_at_once(&self, at: *mut epoll_event, most: c_int) -> c_int {
+        if is_quiet() {
+            // The kernel is asked by the program's own call.
+            return self.ask(at, most, Some(AT_ONCE));
+        }
+        // SAFETY: the kernel writes at most as many events as it is told.
+        unsafe { real::epoll_wait(self.epfd, at, most, 0) }
     }
 
     /// Makes the call with what is left of the time, and corrects the events, where the kernel alone reports the set.
@@ -66,7 +82,7 @@ impl Call<'_> {
         }
         let look = |at, most| match set_of(self.epfd).filter(|set| set.count() > 0 && !set.is_interrupted()) {
             // The filter was refused, and the set still has fast connections.
-            Some(set) if !is_quiet() => wait_in(self.epfd, set, Events::new(at, most), Some(0), self, false),
+            Some(set) if !is_quiet() => wait_in(set, Events::new(at, most), Some(0), *self, false),
             _ => self.look(at, most as c_int),
         };
         // SAFETY: passed on to the caller.
@@ -116,9 +132,7 @@ pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadli
     if !set.is_mine() {
         tell_all(epfd, set);
     }
-    let answer = wait_in(epfd, set, Events::new(events, most), deadline, call, true);
-    leave_to_sleepers(epfd, set);
-    Some(answer)
+    Some(wait_in(set, Events::new(events, most), deadline, *call, true))
 }
 
 /// Leaves the wait to libc if the set is [native](Set::native) and has no inner sets: the kernel's answers are right
@@ -171,19 +185,12 @@ fn wait_in_vain(
 
 /// Waits for events of the set and of the kernel; with `rests` also for what is left in the rings of a confined
 /// process.
-fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call: &Call<'_>, rests: bool) -> c_int {
-    let look = |at, most| {
-        if is_quiet() {
-            // The kernel is asked by the program's own call.
-            return call.ask(at, most, Some(AT_ONCE));
-        }
-        // SAFETY: the kernel writes at most as many events as it is told.
-        unsafe { real::epoll_wait(epfd, at, most, 0) }
-    };
+fn wait_in(set: &Set, mut events: Events, deadline: Deadline, mut call: Call<'_>, rests: bool) -> c_int {
     let mut began: Option<Wait> = None;
     let mut slept = false;
     let mut polled_enough = false;
     loop {
+        let epfd = call.epfd;
         // SAFETY: the program's array, of which nothing is used yet.
         let rests_now = |events: &Events| unsafe { call.rests(events.at, events.most) };
         // The filter may have come while this thread slept.
@@ -215,7 +222,7 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
                 // This call does not sleep, so it arms the inner sets here.
                 arm_inner(set, 0);
             }
-            if ask(epfd, set, &mut events, look) < 0 {
+            if ask(epfd, set, &mut events, |at, most| call.ask_at_once(at, most)) < 0 {
                 return -1;
             }
             if events.count == events.most {
@@ -225,13 +232,7 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
             }
         }
         if events.count > 0 || expired {
-            if events.count > 0 && set.has_twins() {
-                tell_twins(epfd, set, &mut events);
-            }
-            if let Some(wait) = began {
-                wait.end(set.memory(), slept);
-            }
-            return events.count as c_int;
+            return end_wait(epfd, set, events, began, slept);
         }
         let wait = began.get_or_insert_with(|| begin(set));
         let slice = KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
@@ -239,29 +240,44 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
             polled_enough = wait.poll_for(slice, || any_news(set)) == Polled::Enough;
             continue;
         }
-        let answer = sleep(epfd, set, &mut events, deadline, call, &mut slept);
-        // Other threads that sleep on the same set still need the next doorbell.
-        set.set_asleep(|| has_sleepers(epfd));
-        match answer {
-            None => continue,
-            Some(0..) => {}
-            Some(failed) => return failed,
+        match sleep(set, &mut events, deadline, &mut call, &mut slept) {
+            Slept::Awake => {}
+            Slept::Asked => set.asked().store(ticks(), Relaxed),
+            Slept::Answered(answer) => return answer,
         }
-        set.asked().store(ticks(), Relaxed);
     }
 }
 
-/// Sleeps in the kernel, and corrects its events: as [`ask`], and says whether it `slept`. `None` if there is something
-/// without a sleep.
-fn sleep(
-    epfd: c_int,
-    set: &Set,
-    events: &mut Events,
-    deadline: Deadline,
-    call: &Call<'_>,
-    slept: &mut bool,
-) -> Option<c_int> {
-    asleep(epfd, || {
+/// The call has events, or its time is over.
+fn end_wait(epfd: c_int, set: &Set, mut events: Events, began: Option<Wait>, slept: bool) -> c_int {
+    if events.count > 0 && set.has_twins() {
+        tell_twins(epfd, set, &mut events);
+    }
+    if let Some(wait) = began {
+        wait.end(set.memory(), slept);
+    }
+    leave_to_sleepers(epfd, set);
+    events.count as c_int
+}
+
+/// What became of a sleep.
+enum Slept {
+    /// There is something without a sleep.
+    Awake,
+    /// The kernel was asked, and its events are corrected.
+    Asked,
+    /// The call ends with this: it has failed, or the set has ended.
+    Answered(c_int),
+}
+
+/// Sleeps in the kernel, and corrects its events: as [`ask`], and says whether it `slept`. The descriptor of the call
+/// may be closed meanwhile: the call goes on by another descriptor of the set.
+fn sleep(set: &Set, events: &mut Events, deadline: Deadline, call: &mut Call<'_>, slept: &mut bool) -> Slept {
+    let epfd = call.epfd;
+    let slept_on = SleptOn::of(epfd);
+    // The kernel's answer, if the set has ended: there is nothing left to correct it by.
+    let mut last = None;
+    let answer = asleep(epfd, || {
         if rests::keeps_awake(epfd) {
             return None;
         }
@@ -277,16 +293,35 @@ fn sleep(
             return None;
         }
         *slept = true;
-        let sleep = |at, most| match room_in {
-            0..1_000_000 if !is_quiet() => call.sleep_briefly(at, most, deadline, room_in),
-            _ => call.ask(at, most, left(deadline, brief)),
+        let sleep = |at, most| {
+            let answer = match room_in {
+                0..1_000_000 if !is_quiet() => call.sleep_briefly(at, most, deadline, room_in),
+                _ => call.ask(at, most, left(deadline, brief)),
+            };
+            if slept_on.still().is_some() {
+                return answer;
+            }
+            last = Some(answer);
+            0
         };
         if !set.fall_asleep(brief != u64::MAX) {
             return Some(0);
         }
         statistics::count_poll_sleep();
         Some(ask(epfd, set, events, sleep))
-    })
+    });
+    let still = slept_on.still();
+    if let Some((_, epfd)) = still {
+        // Other threads that sleep on the same set still need the next doorbell.
+        set.set_asleep(|| has_sleepers(epfd));
+        *call = call.by(epfd);
+    }
+    match (still, answer) {
+        (None, _) => Slept::Answered(last.unwrap_or(0)),
+        (_, None) => Slept::Awake,
+        (_, Some(0..)) => Slept::Asked,
+        (_, Some(failed)) => Slept::Answered(failed),
+    }
 }
 
 /// Waits in a signal handler that has interrupted a look at the set: it cannot change the set, so every look is at all
@@ -371,7 +406,6 @@ impl SleptOn {
 /// changed when this thread wakes: then a doorbell may have woken the thread, or something that another thread was told
 /// already.
 pub fn sleep_natively(
-    epfd: c_int,
     events: *mut epoll_event,
     most: c_int,
     deadline: Deadline,
@@ -381,8 +415,9 @@ pub fn sleep_natively(
     if confined::has_rests() {
         return sleep_beside_rests(events, most, deadline, call);
     }
-    let (mut libc_call, mut library_may_wait, mut epfd) = (Some(libc_call), true, epfd);
+    let (mut libc_call, mut library_may_wait, mut call) = (Some(libc_call), true, *call);
     loop {
+        let epfd = call.epfd;
         let slept_on = SleptOn::of(epfd);
         let set = slept_on.set.map(|(set, _)| set);
         let (changes_before, has_sockets) = (set.map(Set::changes), set.is_some_and(|set| set.count() > 0));
@@ -402,7 +437,7 @@ pub fn sleep_natively(
             Some((answer, native_since))
         });
         let Some((answer, native_since)) = slept else {
-            if let Some(answer) = wait(epfd, events, most, deadline, call) {
+            if let Some(answer) = wait(epfd, events, most, deadline, &call) {
                 return answer;
             }
             // The kernel refuses the call, or the set is native again.
@@ -419,11 +454,11 @@ pub fn sleep_natively(
             // SAFETY: the kernel has written so many.
             return unsafe { rests::confirm(epfd, events, answer) };
         };
-        epfd = name;
+        call = call.by(name);
         let mut told = Events::new(events, most as usize);
-        tell_each(epfd, set, &mut told, changes_before, answer as usize);
+        tell_each(name, set, &mut told, changes_before, answer as usize);
         if told.count > 0 {
-            leave_to_sleepers(epfd, set);
+            leave_to_sleepers(name, set);
             return told.count as c_int;
         }
         if slept_on.still().is_none() {
@@ -431,7 +466,7 @@ pub fn sleep_natively(
             return 0;
         }
         // Another thread may have taken its last socket out of the set meanwhile.
-        if let Some(answer) = wait(epfd, events, most, deadline, call) {
+        if let Some(answer) = wait(name, events, most, deadline, &call) {
             return answer;
         }
     }
