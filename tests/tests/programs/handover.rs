@@ -462,6 +462,19 @@ fn a_thread_keeps_its_own_number_beside_a_child_of_vfork() {
     stage.finish();
 }
 
+/// Fails, by a doorbell among the data, if a receive goes past the library while the end is away for the execution, if
+/// an end comes back beside a thread that wakes, or if a doorbell is left to a thread that dozes.
+#[test]
+fn a_thread_receives_beside_executions_that_fail() {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.compiled("vain");
+    for settings in [&[][..], &AT_ONCE] {
+        assert_eq!(stage.output(stage.tuned(&program, ["1000"], settings)).trim(), "1000");
+    }
+    stage.run.assert_fast("vain");
+    stage.finish();
+}
+
 /// A child of vfork has descriptors of its own beside its parent's table.
 #[test]
 fn a_failed_execution_of_a_child_of_vfork_changes_no_socket_of_the_childs() {

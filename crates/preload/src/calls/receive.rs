@@ -47,13 +47,7 @@ fn receive(
             && let Some(mut port) = connection.port()
         {
             if port.reads_plainly() {
-                let answer = connection.receive_past(flags, &plain);
-                // The sender may have been killed while this call slept, and the rest of what it gave back is in the
-                // ring.
-                if answer == 0 && !port.reads_plainly() {
-                    continue;
-                }
-                return answer;
+                return connection.receive_past(flags, &plain);
             }
             if port.become_ready() {
                 test_cancel();

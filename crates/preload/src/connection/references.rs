@@ -271,7 +271,7 @@ pub fn await_dying(family: &Family) {
     static IN_VAIN_AT: AtomicU64 = AtomicU64::new(0);
     let began = clock::nanoseconds();
     let last = IN_VAIN_AT.load(Relaxed);
-    let was_in_vain = last != 0 && began - last < 10 * DYING_WITHIN_NS;
+    let was_in_vain = last != 0 && began.saturating_sub(last) < 10 * DYING_WITHIN_NS;
     let deadline = began + if was_in_vain { LOOK_EVERY_NS } else { DYING_WITHIN_NS };
     while family.has_dying(family::member()) {
         if clock::nanoseconds() > deadline {
@@ -408,7 +408,8 @@ impl Connection {
     pub fn relinquish(&self) -> bool {
         self.learn_cookie();
         if let Some(handle) = handle(self.index) {
-            let is_plain = self.joined_port().is_none_or(|port| port.reads_plainly() && !port.sends_fast());
+            let is_plain = |port: Port<'_>| port.leaves_all_to_kernel() || port.reads_plainly() && !port.sends_fast();
+            let is_plain = self.joined_port().is_none_or(is_plain);
             handle.was_plain.store(is_plain, Relaxed);
         }
         family::existing().is_some_and(|family| relinquish(family, self.index) == Some(true))

@@ -144,6 +144,11 @@ impl Reading {
         self.discard_to.store(self.all_bells.load(Relaxed).saturating_add(bells), Relaxed);
     }
 
+    /// Doorbells up to number `last` are to be thrown away, as far as they are not taken by then.
+    pub fn discard_up_to(&self, last: u64) {
+        self.discard_to.store(last.saturating_add(self.mistaken.load(Relaxed)), Relaxed);
+    }
+
     /// Whether a program that reads the socket itself goes on where the library stands: no doorbell is still to be
     /// thrown away, and no data was taken for doorbells.
     pub fn is_where_kernel_is(&self) -> bool {

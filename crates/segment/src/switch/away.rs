@@ -7,7 +7,9 @@
 //! done. Then it begins anew with an empty ring. An image without the library never notices.
 
 use super::Port;
+use super::doze::wake_dozers;
 use super::entering::Beside;
+use crate::clock::give_way;
 use crate::end::{End, Whereabouts};
 use crate::kernel;
 use crate::lock::Entered;
@@ -164,17 +166,26 @@ impl Port<'_> {
         kernel::undisturbed(|| self.come_back_unless(|| false));
     }
 
+    /// A thread that sleeps in a receive stays outside meanwhile, should it wake: it would take a doorbell for data that
+    /// follows what it has seen of this end.
     fn come_back_unless(&self, stays: impl Fn() -> bool) {
         let lock = &self.end.reading.lock;
-        let entered = lock.enter(self.me);
-        if self.end.is_away() && !stays() {
-            // This comes first: a sender that sees this end back finds no mark that this end takes back.
-            self.take_mark_back();
-            self.read_on();
+        loop {
+            let entered = lock.enter(self.me);
+            let visits = entered == Entered::Asleep;
+            if visits && !lock.visit(self.me) {
+                give_way();
+                continue;
+            }
+            if self.end.is_away() && !stays() {
+                // This comes first: a sender that sees this end back finds no mark that this end takes back.
+                self.take_mark_back();
+                self.read_on();
+            }
+            // This comes second: what is to be repaired depends on where this end reads.
+            self.repair_after(entered);
+            return if visits { lock.end_visit() } else { lock.exit(entered) };
         }
-        // This comes second: what is to be repaired depends on where this end reads.
-        self.repair_after(entered);
-        lock.exit(entered);
     }
 
     /// This end went down when it went away. If the other end has not passed that mark, and nothing was sent on the
@@ -226,7 +237,8 @@ impl Port<'_> {
         bells.fetch_and(!NO_MORE_BELLS, AcqRel);
         let is_in_time = |flag: Flag| flag.presence() != Presence::Left && flag.0 & GIVING == 0;
         let back = |word| is_in_time(Flag(word)).then_some(ALONE);
-        if flags.waiting.fetch_update(SeqCst, SeqCst, back).is_ok() {
+        if let Ok(before) = flags.waiting.fetch_update(SeqCst, SeqCst, back) {
+            wake_dozers(&flags.waiting, before);
             flags.consumed.store(0, Relaxed);
             reading.fast.store((reading.whereabouts() == Whereabouts::AwayFromRing).into(), Relaxed);
             self.be_here();
@@ -268,6 +280,16 @@ impl Port<'_> {
         });
     }
 
+    /// A receive finds the end of the stream. Whether this end was away, and is back: the sender was killed, and what it
+    /// has not given back is in the ring.
+    pub(super) fn comes_back_at_end(&self) -> bool {
+        let was_away = self.end.is_away();
+        if was_away {
+            self.return_to_ring();
+        }
+        was_away && !self.end.is_away()
+    }
+
     /// Whether this process departs, and the sender, which lives, gives back what is left in the ring.
     fn stays_away(&self) -> bool {
         departing() != 0 && !self.sender_is_gone()
@@ -287,7 +309,8 @@ impl Port<'_> {
         self.tag_if_lent();
         words.sender.announced.fetch_and(!NO_MORE_BELLS, AcqRel);
         let given = |word| (Flag(word).presence() == Presence::Given).then_some(ALONE);
-        if words.flags.waiting.fetch_update(SeqCst, SeqCst, given).is_ok() {
+        if let Ok(before) = words.flags.waiting.fetch_update(SeqCst, SeqCst, given) {
+            wake_dozers(&words.flags.waiting, before);
             self.be_here();
         }
     }

@@ -243,9 +243,11 @@ impl Port<'_> {
         }
         let began = ticks();
         loop {
-            // This comes before the last look: what came before the end of the stream is there by then.
-            let over =
-                self.has_ended() || ticks().wrapping_sub(began) > micros(BELL_WITHIN_US) || nanoseconds() > until;
+            // This comes before the last look: what came before the end of the stream is there by then. A sleeper is
+            // about to take it.
+            let over = self.has_ended() && self.may_take(beside)
+                || ticks().wrapping_sub(began) > micros(BELL_WITHIN_US)
+                || nanoseconds() > until;
             if !self.may_take(beside) {
                 // The sleeper takes the next doorbell.
             } else if self.receives_fast() {

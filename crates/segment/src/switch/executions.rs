@@ -14,7 +14,7 @@ use crate::reason::Reason;
 use crate::ring::Record;
 use crate::sync::{Relaxed, SeqCst};
 use crate::vector::Cursor;
-use crate::words::{ALONE, AWAY, GIVING};
+use crate::words::{ALONE, AWAY, DOZING, GIVING};
 use std::io::Read;
 use std::net::Shutdown;
 use std::sync::mpsc;
@@ -166,6 +166,53 @@ fn receive_all(mut port: Port<'_>) -> (Vec<u8>, Answer) {
             end => return (all, end),
         }
     }
+}
+
+/// Fails if what such an end receives goes past the library: it may come back to the ring meanwhile, and the plain
+/// receive would take a doorbell for data.
+#[test]
+fn an_end_that_is_away_is_not_read_plainly() {
+    let it = Ends::joined(true);
+    let reader = it.port(1);
+    reader.end.shut_gate(&reader.end.read_gate);
+    assert_eq!(reader.go_away(|| true), Departure::Gone);
+    reader.channel.incoming().flags.waiting.fetch_or(GIVING, Relaxed);
+    assert!(!reader.reads_plainly() && reader.end.is_away());
+    assert_eq!(kernel::send(it.port(0).fd, b"by the kernel"), Ok(13));
+    it.assert_receives(b"by the kernel");
+}
+
+/// A doze in a receive takes no doorbell. Fails if the thread that goes away does not end the doze: it would leave the
+/// ring for good after 5 s, and the doorbell in the kernel as data.
+#[test]
+fn a_doorbell_is_taken_beside_a_doze() {
+    let it = Ends::joined(true);
+    // A doze begins with the flag down.
+    it.port(1).channel.incoming().flags.waiting.store(0, Relaxed);
+    it.ends[1].reading.armed.store(0, Relaxed);
+    let told = {
+        let port = Sent(Port { doze_us: 30_000_000, ..it.port(1) });
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            let Sent(mut port) = { port };
+            tell.send(receive(&mut port, 1, 0))
+        });
+        told
+    };
+    let (sender, reader) = (it.port(0), it.port_of(1, 4));
+    let began = Instant::now();
+    while reader.flag().0 != DOZING || !reader.end.reading.lock.is_asleep() {
+        assert!(began.elapsed() < PATIENCE, "no doze");
+        thread::yield_now();
+    }
+    assert!(sender.announce_bell());
+    assert_eq!(kernel::send_bell(sender.fd), Ok(1));
+    assert_eq!(reader.go_away(|| true), Departure::Gone);
+    assert!(reader.end.is_away());
+    assert_eq!(kernel::inq(reader.fd), Ok(0));
+    reader.come_back();
+    assert_eq!(it.send(b"x"), Ok(1));
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap(), b"x");
 }
 
 /// The sender has gone down behind what is unread, has given it back, or is gone. Fails if `Port::pass_given` does not

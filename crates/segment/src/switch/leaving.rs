@@ -4,6 +4,7 @@
 //! unread then (`give`).
 
 use super::doorbell::BELL_WITHIN_US;
+use super::doze::wake_dozers;
 use super::entering::Beside;
 use super::{Port, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
@@ -183,7 +184,10 @@ impl Port<'_> {
             let word = flags.waiting.load(SeqCst);
             !is_switching()
                 && leave(Flag(word)).is_some_and(|to| flags.waiting.compare_exchange(word, to, SeqCst, Relaxed).is_ok())
-                && !self.comes_back_for_bell(word)
+                && {
+                    wake_dozers(&flags.waiting, word);
+                    !self.comes_back_for_bell(word)
+                }
         });
         flags.in_kernel.store(before, Release);
         left
@@ -272,10 +276,14 @@ impl Port<'_> {
 
     /// This end has said that it has left: it takes the last doorbells, and never looks at the ring again.
     pub(super) fn forget_ring(&self, beside: Beside, until: u64) {
-        let missing = self.await_bells(beside, self.refuse_bells(), until);
-        if self.may_take(beside) && self.receives_fast() {
+        let last = self.refuse_bells();
+        let missing = self.await_bells(beside, last, until);
+        if self.receives_fast() && self.may_take(beside) {
             self.end.reading.discard(missing);
             self.keep_early_data();
+        } else if self.receives_fast() && missing > 0 {
+            // The sleeper may count one of them meanwhile.
+            self.end.reading.discard_up_to(last.min(self.announced()));
         }
         let left = self.until_given();
         if left > 0 {
@@ -287,9 +295,9 @@ impl Port<'_> {
         self.end.reading.set_whereabouts(Whereabouts::Left);
     }
 
-    /// Whether this end is absent from the ring, and has taken all that the library had of the stream. Then the kernel
-    /// has the rest, and any error. A pinned end that could not leave the ring at first leaves it here once it has read
-    /// it.
+    /// Whether this end has left the ring for good, and has taken all that the library had of the stream. Then the
+    /// kernel has the rest, and any error. A pinned end that could not leave the ring at first leaves it here once it
+    /// has read it. An end that is away may come back beside a plain receive, which would take a doorbell for data.
     #[inline]
     pub fn reads_plainly(&self) -> bool {
         !self.receives_fast() && self.has_only_kernel()
@@ -303,7 +311,9 @@ impl Port<'_> {
             self.leave_if_read(u64::MAX);
         }
         let owed = !reading.is_where_kernel_is() || self.awaits_given();
-        self.is_absent() && !owed && reading.error.load(Relaxed) == 0 && self.end.stage() != Stage::Broken
+        // The flag alone does not tell the two apart where a thread is just leaving, or going away.
+        let has_left = self.is_absent() && reading.whereabouts() == Whereabouts::Left;
+        has_left && !owed && reading.error.load(Relaxed) == 0 && self.end.stage() != Stage::Broken
     }
 
     /// Whether what this end has left in its ring for good has not all been read.

@@ -155,6 +155,7 @@ impl Port<'_> {
                     }
                     continue;
                 }
+                Taken::EndOfStream if self.comes_back_at_end() => {}
                 Taken::EndOfStream => return self.end_of_stream(total),
                 Taken::Failed(e) if total == 0 => return Err(e),
                 Taken::Failed(Errno(e)) => {
@@ -247,7 +248,7 @@ impl Port<'_> {
                 return Some(if total > 0 { Ok(total) } else { Err(ANEW) });
             }
             Taken::Nothing | Taken::Bytes(_) => {}
-            Taken::EndOfStream if self.has_something() => {}
+            Taken::EndOfStream if self.has_something() || self.comes_back_at_end() => {}
             Taken::EndOfStream => return Some(self.end_of_stream(total)),
             Taken::Failed(Errno(e)) if self.has_something() && e != libc::EINTR && e != libc::EAGAIN => {
                 self.end.reading.error.store(e, Relaxed);
