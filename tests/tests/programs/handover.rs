@@ -468,7 +468,7 @@ fn a_thread_keeps_its_own_number_beside_a_child_of_vfork() {
 fn a_thread_receives_beside_executions_that_fail() {
     let Some(stage) = Stage::with(&["cc"]) else { return };
     let program = stage.compiled("vain");
-    for settings in [&[][..], &AT_ONCE] {
+    for settings in [&[][..], AT_ONCE] {
         assert_eq!(stage.output(stage.tuned(&program, ["1000"], settings)).trim(), "1000");
     }
     stage.run.assert_fast("vain");

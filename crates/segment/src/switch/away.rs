@@ -166,8 +166,7 @@ impl Port<'_> {
         kernel::undisturbed(|| self.come_back_unless(|| false));
     }
 
-    /// A thread that sleeps in a receive stays outside meanwhile, should it wake: it would take a doorbell for data that
-    /// follows what it has seen of this end.
+    /// A thread that sleeps in a receive stays outside meanwhile, should it wake: it would take a doorbell for data.
     fn come_back_unless(&self, stays: impl Fn() -> bool) {
         let lock = &self.end.reading.lock;
         loop {
@@ -280,8 +279,8 @@ impl Port<'_> {
         });
     }
 
-    /// A receive finds the end of the stream. Whether this end was away, and is back: the sender was killed, and what it
-    /// has not given back is in the ring.
+    /// A receive finds the end of the stream. Whether this end was away, and is back: the sender was killed, and what
+    /// it has not given back is in the ring.
     pub(super) fn comes_back_at_end(&self) -> bool {
         let was_away = self.end.is_away();
         if was_away {

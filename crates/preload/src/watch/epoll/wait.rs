@@ -189,7 +189,7 @@ fn wait_in(set: &Set, mut events: Events, deadline: Deadline, mut call: Call<'_>
     let mut began: Option<Wait> = None;
     let mut slept = false;
     let mut polled_enough = false;
-    loop {
+    let answer = loop {
         let epfd = call.epfd;
         // SAFETY: the program's array, of which nothing is used yet.
         let rests_now = |events: &Events| unsafe { call.rests(events.at, events.most) };
@@ -198,7 +198,7 @@ fn wait_in(set: &Set, mut events: Events, deadline: Deadline, mut call: Call<'_>
             && events.count == 0
             && let Some(count) = rests_now(&events)
         {
-            return count;
+            break count;
         }
         let expired = deadline.is_some_and(|at| clock::nanoseconds() >= at);
         events.last_look = expired;
@@ -217,22 +217,12 @@ fn wait_in(set: &Set, mut events: Events, deadline: Deadline, mut call: Call<'_>
         // A call that does not wait is told everything that is there.
         let in_doubt = (core::mem::take(&mut events.in_doubt) || set.has_quiet()) && events.count < events.most;
         if !sleeps && (overdue || (expired && in_doubt) || (events.count == 0 && (idle || expired))) {
-            set.asked().store(ticks(), Relaxed);
-            if expired {
-                // This call does not sleep, so it arms the inner sets here.
-                arm_inner(set, 0);
-            }
-            if ask(epfd, set, &mut events, |at, most| call.ask_at_once(at, most)) < 0 {
-                return -1;
-            }
-            if events.count == events.most {
-                set.others_first().store(true, Relaxed);
-            } else if overdue || core::mem::take(&mut events.put_off) {
-                collect(epfd, set, &mut events);
+            if look(set, &mut events, &call, overdue) < 0 {
+                break -1;
             }
         }
         if events.count > 0 || expired {
-            return end_wait(epfd, set, events, began, slept);
+            break end_wait(epfd, set, events, began, slept);
         }
         let wait = began.get_or_insert_with(|| begin(set));
         let slice = KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
@@ -243,9 +233,30 @@ fn wait_in(set: &Set, mut events: Events, deadline: Deadline, mut call: Call<'_>
         match sleep(set, &mut events, deadline, &mut call, &mut slept) {
             Slept::Awake => {}
             Slept::Asked => set.asked().store(ticks(), Relaxed),
-            Slept::Answered(answer) => return answer,
+            Slept::Failed(answer) => break answer,
+            Slept::Ended(answer) => return answer,
         }
+    };
+    leave_to_sleepers(call.epfd, set);
+    answer
+}
+
+/// Asks the kernel without waiting. -1 with errno set, or 0.
+fn look(set: &Set, events: &mut Events, call: &Call<'_>, overdue: bool) -> c_int {
+    set.asked().store(ticks(), Relaxed);
+    if events.last_look {
+        // This call does not sleep, so it arms the inner sets here.
+        arm_inner(set, 0);
     }
+    if ask(call.epfd, set, events, |at, most| call.ask_at_once(at, most)) < 0 {
+        return -1;
+    }
+    if events.count == events.most {
+        set.others_first().store(true, Relaxed);
+    } else if overdue || core::mem::take(&mut events.put_off) {
+        collect(call.epfd, set, events);
+    }
+    0
 }
 
 /// The call has events, or its time is over.
@@ -256,7 +267,6 @@ fn end_wait(epfd: c_int, set: &Set, mut events: Events, began: Option<Wait>, sle
     if let Some(wait) = began {
         wait.end(set.memory(), slept);
     }
-    leave_to_sleepers(epfd, set);
     events.count as c_int
 }
 
@@ -266,8 +276,10 @@ enum Slept {
     Awake,
     /// The kernel was asked, and its events are corrected.
     Asked,
-    /// The call ends with this: it has failed, or the set has ended.
-    Answered(c_int),
+    /// The call has failed.
+    Failed(c_int),
+    /// The set has ended, and so does the call.
+    Ended(c_int),
 }
 
 /// Sleeps in the kernel, and corrects its events: as [`ask`], and says whether it `slept`. The descriptor of the call
@@ -317,10 +329,10 @@ fn sleep(set: &Set, events: &mut Events, deadline: Deadline, call: &mut Call<'_>
         *call = call.by(epfd);
     }
     match (still, answer) {
-        (None, _) => Slept::Answered(last.unwrap_or(0)),
+        (None, _) => Slept::Ended(last.unwrap_or(0)),
         (_, None) => Slept::Awake,
         (_, Some(0..)) => Slept::Asked,
-        (_, Some(failed)) => Slept::Answered(failed),
+        (_, Some(failed)) => Slept::Failed(failed),
     }
 }
 
