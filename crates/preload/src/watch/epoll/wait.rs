@@ -216,10 +216,9 @@ fn wait_in(set: &Set, mut events: Events, deadline: Deadline, mut call: Call<'_>
         };
         // A call that does not wait is told everything that is there.
         let in_doubt = (core::mem::take(&mut events.in_doubt) || set.has_quiet()) && events.count < events.most;
-        if !sleeps && (overdue || (expired && in_doubt) || (events.count == 0 && (idle || expired))) {
-            if look(set, &mut events, &call, overdue) < 0 {
-                break -1;
-            }
+        let asks = overdue || (expired && in_doubt) || (events.count == 0 && (idle || expired));
+        if asks && !sleeps && look(set, &mut events, &call, overdue) < 0 {
+            break -1;
         }
         if events.count > 0 || expired {
             break end_wait(epfd, set, events, began, slept);
