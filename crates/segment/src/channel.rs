@@ -11,7 +11,7 @@ use crate::raw::{Errno, is_quiet};
 use crate::ring::Ring;
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release, SeqCst};
 use crate::sysv::{Attested, Mapping};
-use crate::words::{ALONE, CLOSED, Direction, GROUPS, Group, group_number};
+use crate::words::{ALONE, Direction, GROUPS, Group, group_number, is_closed};
 
 const PAGE: usize = 4096;
 /// Length of a pool modulo the page size: tells pools from other programs' System V segments.
@@ -421,7 +421,7 @@ impl Channel {
 
     /// Whether both ends have closed, so that the slot may be used again.
     pub fn is_over(&self) -> bool {
-        self.control().directions.iter().all(|d| d.flags.closed.load(Acquire) == CLOSED)
+        self.control().directions.iter().all(|d| is_closed(d.flags.closed.load(Acquire)))
     }
 }
 

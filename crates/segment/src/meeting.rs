@@ -25,7 +25,7 @@ use crate::end::{Asked, End, Stage};
 use crate::kernel;
 use crate::reason::Reason;
 use crate::sync::{Relaxed, Release};
-use crate::words::CLOSED;
+use crate::words::{CLOSED, ORPHANED};
 use broker::Broker;
 pub use broker::is_asking;
 use pools::{Attached, POOLS};
@@ -156,8 +156,17 @@ impl Meeting {
 
     /// A joined end is closed in all processes.
     pub fn close(&mut self, end: &End, channel: &Channel) {
+        self.close_as(CLOSED, end, channel);
+    }
+
+    /// All processes that had a joined end are gone, and none of them has closed it.
+    pub fn close_for_killed(&mut self, end: &End, channel: &Channel) {
+        self.close_as(ORPHANED, end, channel);
+    }
+
+    fn close_as(&mut self, how: u32, end: &End, channel: &Channel) {
         channel.outgoing().sender.ended.store(1, Relaxed);
-        channel.incoming().flags.closed.store(CLOSED, Release);
+        channel.incoming().flags.closed.store(how, Release);
         end.pin_sending();
         self.end_lending(end);
         if channel.side() == Side::Maker && channel.claim(end.peer_cookie.load(Relaxed)) {
@@ -167,7 +176,7 @@ impl Meeting {
         }
     }
 
-    /// A joined or waiting end has been closed in all processes that had it; this process never had it.
+    /// The processes that had a joined or waiting end are gone; this process never had it.
     pub fn close_orphan(&mut self, end: &End) {
         if !end.has_channel() {
             return self.withdraw(end);
@@ -175,7 +184,7 @@ impl Meeting {
         let attached = self.attached(end.pool.load(Relaxed)).map(|it| it.pool);
         let Some(pool) = attached.or_else(|| Some(self.open(end)?.0)) else { return };
         if let Some(channel) = pool.slot(end.slot.load(Relaxed), end.side()) {
-            self.close(end, &channel);
+            self.close_for_killed(end, &channel);
         }
         if attached.is_none() && !pool.is_brokered() {
             // SAFETY: nobody else knows of this mapping.

@@ -16,7 +16,7 @@ laid_out! {
         pub waiting: AtomicU32,
         /// 1: all reads go through the library; doorbells cannot be taken for data.
         pub ready: AtomicU32,
-        /// [`CLOSED`] or [`SHUT`]; 0: neither.
+        /// [`CLOSED`], [`ORPHANED`] or [`SHUT`]; 0: none of them.
         pub closed: AtomicU32,
         /// 1: the reader asks the sender to go down.
         pub want_down: AtomicU32,
@@ -51,9 +51,17 @@ laid_out! {
 
 /// Value of [`ReaderFlags::closed`]: the reader's end has been closed by all its processes.
 pub const CLOSED: u32 = 1;
+/// Value of [`ReaderFlags::closed`]: the reader's processes are gone, and none of them has closed the end. A doorbell
+/// may have been unread.
+pub const ORPHANED: u32 = 3;
 /// Value of [`ReaderFlags::closed`]: the reader lives, but has shut down both directions, so that its kernel answers
 /// any further byte with a reset, a doorbell too. What is in the ring it can still read.
 pub const SHUT: u32 = 2;
+/// Whether no process has the reader's end any more.
+pub const fn is_closed(word: u32) -> bool {
+    matches!(word, CLOSED | ORPHANED)
+}
+
 /// Value of [`ReaderFlags::waiting`] for a reader that wants a doorbell of its own.
 pub const ALONE: u32 = 1;
 /// Value of [`ReaderFlags::waiting`] for readers that sleep on that very word (futex(2)). The sender that takes it to 0

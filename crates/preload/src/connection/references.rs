@@ -9,6 +9,7 @@ use crate::guest::{departure, family, filter, thread};
 use underpass_segment::channel::Channel;
 use underpass_segment::end::{End, Stage};
 use underpass_segment::family::Family;
+use underpass_segment::meeting::Meeting;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Recipient};
 use underpass_segment::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
@@ -92,7 +93,7 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     }
     let is_lost = last && until != 0 && takes_unread_along(family, index, channel);
     if last {
-        finish(family, index, channel, is_lost);
+        finish(family, index, channel, is_lost, Meeting::close);
     }
     if joined {
         let_go_of_channel(end);
@@ -148,8 +149,14 @@ fn free_place(family: &Family, index: u32, is_lost: bool) {
     free.inspect(|&index| family.free(index));
 }
 
-/// The last reference is gone: tells the other end. Unread bytes are lost by that if it `is_lost`.
-fn finish(family: &Family, index: u32, channel: Option<Channel>, is_lost: bool) {
+/// The last reference is gone: tells the other end by `close`. Unread bytes are lost by that if it `is_lost`.
+fn finish(
+    family: &Family,
+    index: u32,
+    channel: Option<Channel>,
+    is_lost: bool,
+    close: fn(&mut Meeting, &End, &Channel),
+) {
     let end = family.end(index);
     if is_lost {
         end.keep_entry();
@@ -160,7 +167,7 @@ fn finish(family: &Family, index: u32, channel: Option<Channel>, is_lost: bool) 
     if end.has_channel() {
         family::with_meeting_surely(|m| {
             if let Some(channel) = channel.or_else(|| m.channel(end, None)) {
-                m.close(end, &channel);
+                close(m, end, &channel);
             }
         });
     } else if end.entry.load(Relaxed) != 0 || end.is_passed() {
@@ -240,7 +247,7 @@ pub fn end_unless_awaited(family: &'static Family, index: u32, it: &Unclaimed, c
     let last = !claimed && !is_mine && is_over() && end.owners.end_if_unused();
     let is_lost = last && takes_unread_along(family, index, None);
     if last {
-        finish(family, index, None, is_lost);
+        finish(family, index, None, is_lost, Meeting::close_for_killed);
     }
     if end.has_channel() {
         let_go_of_channel(end);

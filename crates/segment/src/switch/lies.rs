@@ -13,7 +13,7 @@ use crate::reason::Reason;
 use crate::ring::{Place, Record};
 use crate::sync::{Relaxed, SeqCst};
 use crate::vector::Cursor;
-use crate::words::{ALONE, DOZING, LEAVING, LEFT, RECEIVING, RINGING};
+use crate::words::{ALONE, CLOSED, DOZING, LEAVING, LEFT, ORPHANED, RECEIVING, RINGING};
 use std::io::Read;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -217,6 +217,24 @@ fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
         drop(others);
         assert_eq!(kernel::poll_now(sender.fd, 0), libc::POLLERR | libc::POLLHUP);
         assert_eq!(sender.judge_reset(), !asked);
+    }
+}
+
+/// Another process of the family has found that the processes of the other end were killed, and ended it for them.
+/// Fails if that counts as a close of their own, before which an end takes its doorbells.
+#[test]
+fn an_end_that_was_ended_for_killed_processes_may_have_a_doorbell_unread() {
+    for (closed, by_bell) in [(0, true), (ORPHANED, true), (CLOSED, false)] {
+        let it = Ends::joined(true);
+        let (sender, reader) = (it.port(0), it.port(1));
+        assert!(reader.can_wake());
+        sender.pass_due_marks();
+        sender.send_bell();
+        reader.channel.incoming().flags.closed.store(closed, Relaxed);
+        let Ends { sockets: [_mine, others], .. } = it;
+        drop(others);
+        assert_eq!(kernel::poll_now(sender.fd, 0), libc::POLLERR | libc::POLLHUP);
+        assert_eq!(sender.judge_reset(), by_bell, "{closed}");
     }
 }
 

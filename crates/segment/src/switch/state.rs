@@ -4,7 +4,7 @@
 use super::Port;
 use crate::end::Stage;
 use crate::sync::{Acquire, Relaxed, Release, SeqCst};
-use crate::words::{CLOSED, Flag, Presence, SHUT};
+use crate::words::{CLOSED, Flag, Presence, SHUT, is_closed};
 
 /// What the sender of a direction does with what is sent next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ impl Port<'_> {
     /// Whether the reader's socket is closed: no process will read the ring any more.
     #[inline]
     pub(super) fn reader_has_closed(&self) -> bool {
-        self.channel.outgoing().flags.closed.load(Relaxed) == CLOSED
+        is_closed(self.channel.outgoing().flags.closed.load(Relaxed))
     }
 
     /// Whether the reader has closed its socket, or is about to reset the connection: its kernel's reset is no
