@@ -63,7 +63,10 @@ impl Leaving {
             let_others_first();
             let me = kernel::thread_id();
             let began = clock::nanoseconds();
-            while EXECUTING.compare_exchange(0, me, SeqCst, Relaxed).is_err() {
+            // A signal handler may have interrupted this very place.
+            while let Err(turn) = EXECUTING.compare_exchange(0, me, SeqCst, Relaxed)
+                && turn != me
+            {
                 if has_waited_long(began) {
                     EXECUTING.store(me, SeqCst);
                     break;
@@ -81,8 +84,9 @@ impl Leaving {
     }
 
     fn begin() -> Leaving {
-        switch::begin_departing();
+        // In this order: a signal handler that lends does not wait for its own thread.
         LEAVES.set(LEAVES.get() + 1);
+        switch::begin_departing();
         let deadline = clock::nanoseconds() + LENT_WITHIN_NS;
         while LENDING.load(SeqCst) > LENDS.get() && clock::nanoseconds() < deadline {
             clock::nap(50);

@@ -1,6 +1,6 @@
 //! A process is forked: the child has a reference to every end that it knows, and none of its parent's other threads.
 
-use super::adopt;
+use super::{adopt, exit};
 use crate::connection::handle::{HIGHEST, handle};
 use crate::connection::insiders::Kept;
 use crate::connection::look::{for_each_end, forget_looks};
@@ -49,6 +49,7 @@ pub fn become_child() {
     let before = thread::after_fork();
     lock::note_forker(before);
     departure::after_fork();
+    exit::after_fork();
     // A child does not inherit its parent's mlockall(2).
     sysv::set_locking(false);
     family::after_fork();

@@ -14,7 +14,7 @@ use crate::watch::{epoll, set};
 use core::ffi::{c_int, c_void};
 use underpass_segment::end::Stage;
 use underpass_segment::family::Departing;
-use underpass_segment::sync::{Acquire, AtomicBool};
+use underpass_segment::sync::{Acquire, AtomicBool, Relaxed};
 
 /// The destructors of all libraries run in a function that libc registers for exit(3) once the constructors have run.
 /// The destructors may still send, so what this constructor registers is called after them. quick_exit(3) has a list of
@@ -37,9 +37,16 @@ pub fn leave_at_exit() {
     }
 }
 
+/// The process has let go of its connections, or is about to.
+static HAS_LEFT: AtomicBool = AtomicBool::new(false);
+
+/// In a child that a signal handler has forked, perhaps while its parent ended.
+pub fn after_fork() {
+    HAS_LEFT.store(false, Relaxed);
+}
+
 /// The process ends: lets go of its connections, whose family may live on.
 pub fn leave() {
-    static HAS_LEFT: AtomicBool = AtomicBool::new(false);
     forked::check();
     if thread::is_vfork_child() || HAS_LEFT.swap(true, Acquire) {
         return;
