@@ -85,6 +85,8 @@ impl Port<'_> {
                 return (Departure::Stuck, 0);
             }
             fence(SeqCst);
+            // A thread that dozes takes no doorbell, and is awaited below.
+            wake_dozers(&flags.waiting, flags.waiting.load(Relaxed));
             flags.ready.store(0, Relaxed);
             let missing = self.await_bells(beside, self.refuse_bells(), u64::MAX);
             if missing > 0 {

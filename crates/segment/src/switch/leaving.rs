@@ -4,7 +4,6 @@
 //! unread then (`give`).
 
 use super::doorbell::BELL_WITHIN_US;
-use super::doze::wake_dozers;
 use super::entering::Beside;
 use super::{Port, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
@@ -184,10 +183,7 @@ impl Port<'_> {
             let word = flags.waiting.load(SeqCst);
             !is_switching()
                 && leave(Flag(word)).is_some_and(|to| flags.waiting.compare_exchange(word, to, SeqCst, Relaxed).is_ok())
-                && {
-                    wake_dozers(&flags.waiting, word);
-                    !self.comes_back_for_bell(word)
-                }
+                && !self.comes_back_for_bell(word)
         });
         flags.in_kernel.store(before, Release);
         left
