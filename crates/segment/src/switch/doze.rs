@@ -22,6 +22,8 @@ use crate::{kernel, tap, wait};
 
 /// A receive whose socket has a time of its own, which the kernel counts, dozes for at most this part of it.
 const PART_OF_TIMEOUT: u64 = 100;
+/// A receive of an end that is away looks again after this time.
+const AWAY_NS: u64 = 1_000_000;
 /// After n dozes in vain 2^n - 1 sleeps begin without one; n is at most this.
 const MOST_IN_VAIN: u32 = 6;
 
@@ -119,6 +121,36 @@ impl Port<'_> {
             Dozed::Awake => Some(Taken::Nothing),
             Dozed::Interrupted => Some(Taken::Failed(Errno(libc::EINTR))),
             Dozed::Over => None,
+        }
+    }
+
+    /// A receive, which has the lock, waits for a moment while this end is away: what is left in the ring comes by the
+    /// kernel, or this end comes back to it, and no doorbell tells which.
+    pub(super) fn wait_while_away(&mut self, patience: Patience) -> Taken {
+        let (deadline, mut restarts) = match patience {
+            Patience::Until(deadline) => (deadline, false),
+            Patience::Socket => (self.receive_deadline(None), true),
+        };
+        restarts &= !NO_RESTARTS.load(Relaxed);
+        let soon = nanoseconds() + AWAY_NS;
+        let at = deadline.map_or(soon, |at| at.min(soon));
+        let waiting = &self.channel.incoming().flags.waiting;
+        let word = waiting.load(SeqCst);
+        let above = self.end.reading.lock.fall_asleep();
+        let answer = (self.waiting.call)(self, &|| match restarts {
+            true => kernel::wait_for_change_across_restarts(waiting, word, at),
+            false => kernel::wait_for_change(waiting, word, Some(at)),
+        });
+        self.end.reading.lock.wake(above);
+        (self.waiting.keep_socket)(self);
+        match answer {
+            Err(Errno(libc::EINTR)) => Taken::Failed(Errno(libc::EINTR)),
+            Err(Errno(libc::ETIMEDOUT)) if deadline == Some(at) => Taken::Failed(Errno(libc::EAGAIN)),
+            Err(Errno(libc::ENOSYS | libc::EPERM | libc::EINVAL)) => {
+                NO_RESTARTS.store(true, Relaxed);
+                Taken::Nothing
+            }
+            _ => Taken::Nothing,
         }
     }
 

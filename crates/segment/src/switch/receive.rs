@@ -12,12 +12,17 @@ use crate::ring::Record;
 use crate::sync::{Relaxed, own, pause};
 use crate::vector::Cursor;
 use crate::wait::{Memory, Wait};
+use crate::words::Presence;
 
 /// A reader of an empty ring that has no other sign of it asks the kernel for the end of the stream at most this often.
 const ASK_EVERY_US: u64 = 1000;
 
 /// A thread that sleeps in a receive, and is about to be woken, wakes within this time if it is not stopped.
 const WAKES_WITHIN_US: u64 = 100_000;
+
+/// A receive that does not wait waits so often for what is left in the ring while this end is away: a poll may have
+/// reported it before, and the sender gives it back, or the end comes back to it.
+const AWAY_ROUNDS: u32 = 20;
 
 impl Port<'_> {
     /// Receives into `into` as recv(2) does with `flags`.
@@ -119,7 +124,7 @@ impl Port<'_> {
         let beginning = *into;
         let (mut total, mut seen) = (0, 0);
         let mut waiting: Option<Wait> = None;
-        let (mut slept, mut first_slept) = (false, None);
+        let (mut slept, mut first_slept, mut away_rounds) = (false, None, 0);
         let memory = self.memory();
         let nested = self.end.reading.nested.load(Relaxed);
         loop {
@@ -163,6 +168,10 @@ impl Port<'_> {
                     return Ok(total);
                 }
                 Taken::Nothing if nonblocking && total > 0 => return Ok(total),
+                Taken::Nothing if nonblocking && away_rounds < AWAY_ROUNDS && self.awaits_left() => {
+                    away_rounds += 1;
+                    self.wait_while_away(Patience::Until(None));
+                }
                 Taken::Nothing if nonblocking => {
                     if let Some(answer) = self.find_nothing() {
                         return answer;
@@ -209,6 +218,16 @@ impl Port<'_> {
             Ok(1..) if faults => Err(Errno(libc::EFAULT)),
             answer => answer.map(|_| 0),
         }
+    }
+
+    /// Whether this end is away, and its sender has still to give back something.
+    #[cold]
+    fn awaits_left(&self) -> bool {
+        self.end.is_away()
+            && !is_quiet()
+            && !matches!(self.presence(), Presence::Given | Presence::Left)
+            && self.left_behind() > 0
+            && kernel::inq(self.fd) == Ok(0)
     }
 
     /// What a receive says that does not wait and has found nothing. `None`: something has come meanwhile.

@@ -40,6 +40,10 @@ impl Port<'_> {
         if let Some(taken) = self.doze_in_receive(patience) {
             return taken;
         }
+        (self.waiting.keep_socket)(self);
+        if self.end.is_away() && self.fd >= 0 && !is_quiet() {
+            return self.wait_while_away(patience);
+        }
         if !self.arm(ALONE) && !self.awaits_rest() {
             return Taken::Nothing;
         }
@@ -123,7 +127,8 @@ impl Port<'_> {
             }
             self.pass_marks();
             match self.arm_or_ask(number) {
-                true if given => Sleep::Yes,
+                true if given && !self.end.is_away() => Sleep::Yes,
+                // An end that is away may come back to something unread, of which nothing tells.
                 true => Sleep::Briefly,
                 false => Sleep::No,
             }

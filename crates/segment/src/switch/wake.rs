@@ -98,7 +98,12 @@ impl Port<'_> {
             // The set was awake when the flag was taken. It may have read and fallen asleep since, and rely on the
             // flag.
             if group.asleep.load(SeqCst) != 0 && group.asleep.swap(0, SeqCst) != 0 {
-                self.send_bell();
+                if self.announce_bell() {
+                    self.send_announced_bell();
+                } else {
+                    // Others ring the set for their connections.
+                    group.asleep.store(1, SeqCst);
+                }
             }
             if ringing == 0 {
                 self.channel.outgoing().flags.waiting.fetch_and(!RINGING, Release);
