@@ -28,13 +28,14 @@ pub use sleep::{
 pub use wait::{Call, sleep_natively, wait, whole_ms};
 
 use super::set::{self, Change, Deferred, Set};
-use crate::connection;
+use crate::connection::{self, known};
 use crate::guest::cancellation::unless_left;
 use crate::guest::memory::{PIECE, Sparse};
 use crate::guest::{settings, table};
 use core::ffi::c_int;
 use underpass_segment::kernel;
 use underpass_segment::raw::is_quiet;
+use underpass_segment::reason::Reason;
 use underpass_segment::switch::Port;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Release};
 use underpass_segment::tap;
@@ -177,6 +178,9 @@ pub fn forget_set(epfd: c_int) -> bool {
         return true;
     }
     rests::forget(epfd);
+    if is_slept_on(epfd) {
+        leave_to_kernel(set);
+    }
     if set.is_inner() {
         set::made().for_each(|outer| outer.remove_inner(epfd));
     }
@@ -187,6 +191,14 @@ pub fn forget_set(epfd: c_int) -> bool {
         Set::release(set);
     }
     true
+}
+
+/// The set ends while a thread sleeps on it: the thread goes on with the kernel's set alone, which learns of nothing
+/// that comes by a ring.
+#[cold]
+fn leave_to_kernel(set: &Set) {
+    let is_registered = |fd: &c_int| set.item(*fd).is_some();
+    (0..table::highest()).filter(is_registered).filter_map(known).for_each(|it| it.pin(Reason::Unsupported));
 }
 
 /// Another process is about to have the kernel's sets too, by a fork or an execution: tells the kernel what was put

@@ -82,7 +82,8 @@ impl<'a> Call<'a> {
         }
         let look = |at, most| match set_of(self.epfd).filter(|set| set.count() > 0 && !set.is_interrupted()) {
             // The filter was refused, and the set still has fast connections.
-            Some(set) if !is_quiet() => wait_in(set, Events::new(at, most), Some(0), *self, false),
+            Some(set) if !is_quiet() => wait_in(set, Events::new(at, most), Some(0), *self, false)
+                .unwrap_or_else(|| self.look(at, most as c_int)),
             _ => self.look(at, most as c_int),
         };
         // SAFETY: passed on to the caller.
@@ -132,7 +133,7 @@ pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadli
     if !set.is_mine() {
         tell_all(epfd, set);
     }
-    Some(wait_in(set, Events::new(events, most), deadline, *call, true))
+    wait_in(set, Events::new(events, most), deadline, *call, true)
 }
 
 /// Leaves the wait to libc if the set is [native](Set::native) and has no inner sets: the kernel's answers are right
@@ -184,13 +185,18 @@ fn wait_in_vain(
 }
 
 /// Waits for events of the set and of the kernel; with `rests` also for what is left in the rings of a confined
-/// process.
-fn wait_in(set: &Set, mut events: Events, deadline: Deadline, mut call: Call<'_>, rests: bool) -> c_int {
+/// process. `None`: the descriptor was closed before the call had anything, and before it slept. Its number may be
+/// another set's: the call begins anew, as if it came only now.
+fn wait_in(set: &Set, mut events: Events, deadline: Deadline, mut call: Call<'_>, rests: bool) -> Option<c_int> {
+    let generation = set.generation();
     let mut began: Option<Wait> = None;
     let mut slept = false;
     let mut polled_enough = false;
     let answer = loop {
         let epfd = call.epfd;
+        if events.count == 0 && !is_named(set, generation, epfd) {
+            return None;
+        }
         // SAFETY: the program's array, of which nothing is used yet.
         let rests_now = |events: &Events| unsafe { call.rests(events.at, events.most) };
         // The filter may have come while this thread slept.
@@ -233,11 +239,26 @@ fn wait_in(set: &Set, mut events: Events, deadline: Deadline, mut call: Call<'_>
             Slept::Awake => {}
             Slept::Asked => set.asked().store(ticks(), Relaxed),
             Slept::Failed(answer) => break answer,
-            Slept::Ended(answer) => return answer,
+            Slept::Ended(answer) => return Some(end_early(answer, deadline)),
         }
     };
     leave_to_sleepers(call.epfd, set);
-    answer
+    Some(answer)
+}
+
+/// Whether `epfd` is a descriptor of the set, which had this generation.
+fn is_named(set: &Set, generation: u32, epfd: c_int) -> bool {
+    set_of(epfd).is_some_and(|it| core::ptr::eq(it, set)) && set.generation() == generation
+}
+
+/// A call whose set has ended says `answer`: there is nothing left by which its thread could sleep on the set. Before
+/// the deadline it does not say that its time is over.
+fn end_early(answer: c_int, deadline: Deadline) -> c_int {
+    if answer != 0 || deadline.is_some_and(|at| clock::nanoseconds() >= at) {
+        return answer;
+    }
+    errno::set(libc::EINTR);
+    -1
 }
 
 /// Asks the kernel without waiting. -1 with errno set, or 0.
@@ -286,10 +307,14 @@ enum Slept {
 fn sleep(set: &Set, events: &mut Events, deadline: Deadline, call: &mut Call<'_>, slept: &mut bool) -> Slept {
     let epfd = call.epfd;
     let slept_on = SleptOn::of(epfd);
+    if !slept_on.set.is_some_and(|(it, _)| core::ptr::eq(it, set)) {
+        return Slept::Awake;
+    }
     // The kernel's answer, if the set has ended: there is nothing left to correct it by.
     let mut last = None;
     let answer = asleep(epfd, || {
-        if rests::keeps_awake(epfd) {
+        // A thread that closes the set from now on finds this one asleep.
+        if rests::keeps_awake(epfd) || slept_on.still().is_none() {
             return None;
         }
         tell_all(epfd, set);
@@ -328,7 +353,7 @@ fn sleep(set: &Set, events: &mut Events, deadline: Deadline, call: &mut Call<'_>
         *call = call.by(epfd);
     }
     match (still, answer) {
-        (None, _) => Slept::Ended(last.unwrap_or(0)),
+        (None, _) => last.map_or(Slept::Awake, Slept::Ended),
         (_, None) => Slept::Awake,
         (_, Some(0..)) => Slept::Asked,
         (_, Some(failed)) => Slept::Failed(failed),
@@ -473,8 +498,7 @@ pub fn sleep_natively(
             return told.count as c_int;
         }
         if slept_on.still().is_none() {
-            // There is nothing left by which this thread could sleep on it.
-            return 0;
+            return end_early(0, deadline);
         }
         // Another thread may have taken its last socket out of the set meanwhile.
         if let Some(answer) = wait(name, events, most, deadline, &call) {
