@@ -182,6 +182,29 @@ fn an_end_that_is_away_is_not_read_plainly() {
     it.assert_receives(b"by the kernel");
 }
 
+/// A receive begins while its end is away, and the end comes back to a ring that has something, of which no doorbell
+/// tells. Fails, by its time, if the receive sleeps in the kernel.
+#[test]
+fn a_receive_finds_what_its_end_comes_back_to() {
+    let it = Ends::joined(true);
+    assert_eq!(it.send(b"x"), Ok(1));
+    let reader = it.port_of(1, 4);
+    assert_eq!(reader.go_away(|| true), Departure::Gone);
+    let (tell, told) = mpsc::channel();
+    let port = Sent(it.port(1));
+    thread::spawn(move || {
+        let Sent(mut port) = { port };
+        tell.send(receive(&mut port, 1, 0))
+    });
+    let began = Instant::now();
+    while !reader.end.reading.lock.is_asleep() {
+        assert!(began.elapsed() < PATIENCE, "no sleep");
+        thread::yield_now();
+    }
+    reader.come_back();
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap(), b"x");
+}
+
 /// A doze in a receive takes no doorbell. Fails if the thread that goes away does not end the doze: it would leave the
 /// ring for good after 5 s, and the doorbell in the kernel as data.
 #[test]
