@@ -40,9 +40,12 @@ impl Port<'_> {
         if let Some(taken) = self.doze_in_receive(patience) {
             return taken;
         }
-        (self.waiting.keep_socket)(self);
-        if self.end.is_away() && self.fd >= 0 && !is_quiet() {
-            return self.wait_while_away(patience);
+        if self.end.is_away() && !is_quiet() {
+            (self.waiting.keep_socket)(self);
+            // Its descriptor may have been closed.
+            if self.fd >= 0 {
+                return self.wait_while_away(patience);
+            }
         }
         if !self.arm(ALONE) && !self.awaits_rest() {
             return Taken::Nothing;
