@@ -87,7 +87,7 @@ impl Connection {
         if let Some(port) = self.joined_port() {
             port.end_execution();
             if self.end.is_away() {
-                port.come_back();
+                port.come_back_beside_polls();
             } else if self.is_last() {
                 port.go_up_again();
             }

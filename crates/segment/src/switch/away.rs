@@ -168,6 +168,15 @@ impl Port<'_> {
         kernel::undisturbed(|| self.come_back_unless(|| false));
     }
 
+    /// The execution for which this end went away has failed. A poll that sleeps has lost its doorbell by that, and is
+    /// woken by what this end then gives back itself. Where it cannot, the poll sleeps until more comes.
+    pub fn come_back_beside_polls(&self) {
+        let gives = self.left_behind() > 0 && self.end.is_watched() && self.give_itself();
+        if !gives {
+            self.come_back();
+        }
+    }
+
     /// A thread that sleeps in a receive stays outside meanwhile, should it wake: it would take a doorbell for data.
     fn come_back_unless(&self, stays: impl Fn() -> bool) {
         let lock = &self.end.reading.lock;

@@ -205,6 +205,22 @@ fn a_receive_finds_what_its_end_comes_back_to() {
     assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap(), b"x");
 }
 
+/// A poll sleeps, and the thread that went away has taken its doorbell. Fails if what is unread stays in the ring.
+#[test]
+fn a_failed_execution_wakes_polls() {
+    let it = Ends::joined(true);
+    let reader = it.port(1);
+    reader.end.watch();
+    assert_eq!(it.send(b"a question"), Ok(10));
+    assert_eq!(reader.go_away(|| true), Departure::Gone);
+    assert_eq!(kernel::poll_now(reader.fd, libc::POLLIN), 0);
+    reader.come_back_beside_polls();
+    assert_eq!(kernel::poll_now(reader.fd, libc::POLLIN), libc::POLLIN);
+    it.assert_receives(b"a question");
+    assert_eq!(it.send(b"and more"), Ok(8));
+    it.assert_receives(b"and more");
+}
+
 /// A doze in a receive takes no doorbell. Fails if the thread that goes away does not end the doze: it would leave the
 /// ring for good after 5 s, and the doorbell in the kernel as data.
 #[test]
