@@ -11,7 +11,7 @@ mod watching;
 
 pub use gate::Gate;
 pub use owners::{IMAGE_WITHIN_NS, Owners};
-pub(crate) use reading::{GIVEN_FIRST, HAD_ALL};
+pub(crate) use reading::{GIVEN_FIRST, HAD_ALL, IN_COPY};
 pub use reading::{Reading, Resting, Whereabouts};
 pub use sending::{NO_PIECE, Sending};
 

@@ -55,7 +55,7 @@ laid_out! {
         pub stash: AtomicU32,
         /// A [`Whereabouts`].
         whereabouts: AtomicU8,
-        /// Of an end whose channel is a copy: bits [`GIVEN_FIRST`] and [`HAD_ALL`].
+        /// Of an end whose channel is a copy: bits [`GIVEN_FIRST`], [`HAD_ALL`] and [`IN_COPY`].
         pub(crate) copied: AtomicU8,
         /// Bytes that were unread in the ring when this end last went away.
         pub(crate) left: AtomicU64,
@@ -95,6 +95,8 @@ pub(crate) const GIVEN_FIRST: u8 = 1;
 /// Bit of [`Reading::copied`]: when the copy was made, the other end had taken from its ring all that this end had put
 /// there.
 pub(crate) const HAD_ALL: u8 = 2;
+/// Bit of [`Reading::copied`]: the channel is a copy.
+pub(crate) const IN_COPY: u8 = 4;
 
 /// Where a reader is. Its waiting flag says so too, in the channel, which may be gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

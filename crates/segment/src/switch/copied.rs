@@ -10,7 +10,7 @@
 use super::give::{PIECE, copy_past_marks};
 use super::{AGAIN, BROKEN, Port, micros};
 use crate::clock::{nap, ticks};
-use crate::end::{GIVEN_FIRST, HAD_ALL, NO_PIECE, Whereabouts};
+use crate::end::{GIVEN_FIRST, HAD_ALL, IN_COPY, NO_PIECE, Whereabouts};
 use crate::kernel;
 use crate::raw::Errno;
 use crate::reason::Reason;
@@ -112,7 +112,7 @@ impl Port<'_> {
         }
         let is_in_ring = reading.whereabouts() == Whereabouts::AwayFromRing;
         let given_first = if is_in_ring { 0 } else { GIVEN_FIRST };
-        reading.copied.store(given_first | if had_all { HAD_ALL } else { 0 }, Relaxed);
+        reading.copied.store(IN_COPY | given_first | if had_all { HAD_ALL } else { 0 }, Relaxed);
         if is_in_ring && self.pass_given(self.place()).is_none() || !self.end_copy(unread) {
             return false;
         }
@@ -218,6 +218,11 @@ impl Port<'_> {
     /// Whether the other end had taken from its ring, before the copy was made, all that this end has put there, and
     /// has not closed its socket. The copy has nothing of that ring.
     fn other_has_had_all(&self) -> bool {
+        let copied = self.end.reading.copied.load(Relaxed);
+        if copied & IN_COPY != 0 {
+            // An image before this one has made the first copy.
+            return copied & HAD_ALL != 0;
+        }
         let resets = self.channel.outgoing().flags.resets.load(Relaxed) != 0;
         self.reader_is_open() && !resets && !self.sends_fast() && self.sender().has_only_mark()
     }
@@ -225,7 +230,7 @@ impl Port<'_> {
     /// The kernel has reported a reset, and the sender has put nothing on the kernel path since the copy was made.
     /// Whether a doorbell alone is the cause: the sender's process was killed with nothing unread but that. See
     /// [`Port::judge_reset`].
-    fn is_reset_by_bell(&self) -> bool {
+    pub(super) fn is_reset_by_bell(&self) -> bool {
         self.end.reading.copied.load(Relaxed) & HAD_ALL != 0 && self.awaits_answer() && self.has_taken_all_but_bells()
     }
 

@@ -2,7 +2,7 @@
 
 use super::take::Taken;
 use super::{BROKEN, Port};
-use crate::end::{Probed, Stage};
+use crate::end::{IN_COPY, Probed, Stage};
 use crate::kernel;
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
@@ -103,7 +103,12 @@ impl Port<'_> {
         let has_all = || {
             if self.sends_fast() { !self.end.is_pinned() && !self.has_unread() } else { self.has_taken_all() }
         };
-        let by_bell = !self.reader_resets() && self.is_whole() && self.awaits_answer() && has_all();
+        let in_copy = self.end.reading.copied.load(Relaxed) & IN_COPY != 0;
+        let is_cause = || match in_copy {
+            true => self.is_reset_by_bell(),
+            false => !self.reader_resets() && self.awaits_answer() && has_all(),
+        };
+        let by_bell = self.is_whole() && is_cause();
         if !by_bell {
             self.end.pin_sending();
         }
