@@ -1311,6 +1311,7 @@ static void reused(void) { two_processes(AF_INET, reused_a, ten_when_told); }
  * connection with something unread is registered by another descriptor of the set. */
 struct asleep {
     int set;
+    pthread_t sleeper;
     atomic_int thread;
     int count;
     struct epoll_event event;
@@ -1321,79 +1322,59 @@ static void *sleep_on_set(void *argument) {
     asleep->count = epoll_wait(asleep->set, &asleep->event, 1, -1);
     return NULL;
 }
+/* Returns once the thread sleeps. */
+static void begin_sleep(struct asleep *asleep, int set) {
+    *asleep = (struct asleep){.set = set};
+    start_thread(&asleep->sleeper, sleep_on_set, asleep);
+    while (!asleep->thread) nap_ms(1);
+    await_asleep(asleep->thread);
+}
+static void say_what_woke(struct asleep *asleep) {
+    pthread_join(asleep->sleeper, NULL);
+    say("woken: %d %d:%x", asleep->count, (int)asleep->event.data.u64, asleep->event.events);
+}
 static void closed_asleep_a(struct side *side) {
     int set = (int)MUST(epoll_create1(0)), cold = connect_to(&side->address);
     int other = (int)MUST(accept(side->listener, NULL, NULL));
     add(set, cold, EPOLLIN, 1);
-    struct asleep asleep = {.set = (int)MUST(dup(set))};
-    pthread_t thread;
-    start_thread(&thread, sleep_on_set, &asleep);
-    while (!asleep.thread) nap_ms(1);
-    await_asleep(asleep.thread);
+    struct asleep asleep;
+    begin_sleep(&asleep, (int)MUST(dup(set)));
     MUST(close(asleep.set));
     ten_now(side);
     add(set, side->fd, EPOLLIN, 2);
-    pthread_join(thread, NULL);
-    say("woken: %d %d:%x", asleep.count, (int)asleep.event.data.u64, asleep.event.events);
+    say_what_woke(&asleep);
     MUST(close(other));
     quit(side);
 }
 static void closed_asleep(void) { two_processes(AF_INET, closed_asleep_a, ten_when_told); }
 
 /* The only descriptor of a set is closed under a sleeper, and its number is another set's at once, which has a
- * socket of its own: the sleeper is told of the first set's events alone. */
-static void reused_asleep_a(struct side *side) {
+ * socket of its own: the sleeper is told of the first set's events alone. With `has_fast` the first set watches a fast
+ * connection too, from which nothing comes. */
+static void reused_under_sleeper(struct side *side, int has_fast) {
     int set = (int)MUST(epoll_create1(0));
     int first = connect_to(&side->address), first_end = (int)MUST(accept(side->listener, NULL, NULL));
     int second = connect_to(&side->address), second_end = (int)MUST(accept(side->listener, NULL, NULL));
     add(set, first, EPOLLIN, 1);
-    struct asleep asleep = {.set = set};
-    pthread_t thread;
-    start_thread(&thread, sleep_on_set, &asleep);
-    while (!asleep.thread) nap_ms(1);
-    await_asleep(asleep.thread);
+    if (has_fast) add(set, side->fd, EPOLLIN, 3);
+    struct asleep asleep;
+    begin_sleep(&asleep, set);
     MUST(close(set));
     int again = (int)MUST(epoll_create1(0));
     add(again, second, EPOLLIN, 2);
     say("the same number: %d", again == set);
     MUST(send(second_end, "no", 2, 0));
     MUST(send(first_end, "yes", 3, 0));
-    pthread_join(thread, NULL);
-    say("woken: %d %d:%x", asleep.count, (int)asleep.event.data.u64, asleep.event.events);
+    say_what_woke(&asleep);
     report("the other set", again, 1000);
     for (int i = 0; i < 5; i++) MUST(close((int[]){again, first, first_end, second, second_end}[i]));
     ten_now(side);
     SHOW(receive_all(side->fd, in, 10));
     quit(side);
 }
+static void reused_asleep_a(struct side *side) { reused_under_sleeper(side, 0); }
 static void reused_asleep(void) { two_processes(AF_INET, reused_asleep_a, ten_when_told); }
-
-/* As before, and the first set watches a fast connection too, from which nothing comes. */
-static void reused_beside_a(struct side *side) {
-    int set = (int)MUST(epoll_create1(0));
-    int first = connect_to(&side->address), first_end = (int)MUST(accept(side->listener, NULL, NULL));
-    int second = connect_to(&side->address), second_end = (int)MUST(accept(side->listener, NULL, NULL));
-    add(set, first, EPOLLIN, 1);
-    add(set, side->fd, EPOLLIN, 3);
-    struct asleep asleep = {.set = set};
-    pthread_t thread;
-    start_thread(&thread, sleep_on_set, &asleep);
-    while (!asleep.thread) nap_ms(1);
-    await_asleep(asleep.thread);
-    MUST(close(set));
-    int again = (int)MUST(epoll_create1(0));
-    add(again, second, EPOLLIN, 2);
-    say("the same number: %d", again == set);
-    MUST(send(second_end, "no", 2, 0));
-    MUST(send(first_end, "yes", 3, 0));
-    pthread_join(thread, NULL);
-    say("woken: %d %d:%x", asleep.count, (int)asleep.event.data.u64, asleep.event.events);
-    report("the other set", again, 1000);
-    for (int i = 0; i < 5; i++) MUST(close((int[]){again, first, first_end, second, second_end}[i]));
-    ten_now(side);
-    SHOW(receive_all(side->fd, in, 10));
-    quit(side);
-}
+static void reused_beside_a(struct side *side) { reused_under_sleeper(side, 1); }
 static void reused_beside(void) { two_processes(AF_INET, reused_beside_a, ten_when_told); }
 
 /* A set is slept on by one of two descriptors, which is closed and its number another set's at once: the sleeper goes
@@ -1401,11 +1382,8 @@ static void reused_beside(void) { two_processes(AF_INET, reused_beside_a, ten_wh
 static void renamed_asleep_a(struct side *side) {
     int set = (int)MUST(epoll_create1(0)), kept = (int)MUST(dup(set));
     add(set, side->fd, EPOLLIN, 1);
-    struct asleep asleep = {.set = set};
-    pthread_t thread;
-    start_thread(&thread, sleep_on_set, &asleep);
-    while (!asleep.thread) nap_ms(1);
-    await_asleep(asleep.thread);
+    struct asleep asleep;
+    begin_sleep(&asleep, set);
     MUST(close(set));
     int again = (int)MUST(epoll_create1(0)), ends[2];
     say("the same number: %d", again == set);
@@ -1413,8 +1391,7 @@ static void renamed_asleep_a(struct side *side) {
     add(again, ends[0], EPOLLIN, 2);
     MUST(write(ends[1], "x", 1));
     ten_now(side);
-    pthread_join(thread, NULL);
-    say("woken: %d %d:%x", asleep.count, (int)asleep.event.data.u64, asleep.event.events);
+    say_what_woke(&asleep);
     SHOW(receive_all(side->fd, in, 10));
     report("the other set", again, 1000);
     for (int i = 0; i < 4; i++) MUST(close((int[]){again, kept, ends[0], ends[1]}[i]));
@@ -1428,16 +1405,12 @@ static void watched_asleep_a(struct side *side) {
     int set = (int)MUST(epoll_create1(0)), other = (int)MUST(epoll_create1(0));
     int cold = connect_to(&side->address), end = (int)MUST(accept(side->listener, NULL, NULL));
     add(set, cold, EPOLLIN | EPOLLET, 1);
-    struct asleep asleep = {.set = set};
-    pthread_t thread;
-    start_thread(&thread, sleep_on_set, &asleep);
-    while (!asleep.thread) nap_ms(1);
-    await_asleep(asleep.thread);
+    struct asleep asleep;
+    begin_sleep(&asleep, set);
     add(other, cold, EPOLLIN, 2);
     report("the other set", other, 0);
     MUST(send(end, "yes", 3, 0));
-    pthread_join(thread, NULL);
-    say("woken: %d %d:%x", asleep.count, (int)asleep.event.data.u64, asleep.event.events);
+    say_what_woke(&asleep);
     SHOW(receive_all(cold, in, 3));
     for (int i = 0; i < 4; i++) MUST(close((int[]){set, other, cold, end}[i]));
     ten_now(side);

@@ -438,51 +438,45 @@ fn a_failed_execution_leaves_the_connection_as_it_was() {
     scene.finish();
 }
 
+/// The arguments and settings of a run, and what it says.
+type Said<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a str);
+
+/// Runs a fixture so. Its connections go fast.
+fn assert_says(fixture: &str, runs: &[Said<'_>]) {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.compiled(fixture);
+    for &(arguments, settings, said) in runs {
+        assert_eq!(stage.output(stage.tuned(&program, arguments, settings)).trim(), said, "{arguments:?}");
+    }
+    stage.run.assert_fast(fixture);
+    stage.finish();
+}
+
 /// The lock of the receive belongs to a thread that waits for the child. Fails, by its time, if the child or its image
 /// waits for the lock.
 #[test]
 fn a_handler_that_forks_on_top_of_a_receive_waits_for_its_child() {
-    let Some(stage) = Stage::with(&["cc"]) else { return };
-    let program = stage.compiled("handler");
-    for (how, forks) in [("ends", "100"), ("executes", "20")] {
-        assert_eq!(stage.output(stage.tuned(&program, [how], AT_ONCE)).trim(), forks, "{how}");
-    }
-    stage.run.assert_fast("handler");
-    stage.finish();
+    assert_says("handler", &[(&["ends"], AT_ONCE, "100"), (&["executes"], AT_ONCE, "20")]);
 }
 
 /// A child of vfork asks for its thread's number first, and its parent's thread goes on with that. Fails, by a lost
 /// byte, if the number is the child's: the process beside finds that the thread is gone, and takes over its receive.
 #[test]
 fn a_thread_keeps_its_own_number_beside_a_child_of_vfork() {
-    let Some(stage) = Stage::with(&["cc"]) else { return };
-    let program = stage.compiled("fresh");
-    assert_eq!(stage.output(stage.tuned(&program, [""; 0], AT_ONCE)).trim(), "12345 (4)");
-    stage.run.assert_fast("fresh");
-    stage.finish();
+    assert_says("fresh", &[(&[], AT_ONCE, "12345 (4)")]);
 }
 
 /// Fails, by a doorbell among the data, if a receive goes past the library while the end is away for the execution, if
 /// an end comes back beside a thread that wakes, or if a doorbell is left to a thread that dozes.
 #[test]
 fn a_thread_receives_beside_executions_that_fail() {
-    let Some(stage) = Stage::with(&["cc"]) else { return };
-    let program = stage.compiled("vain");
-    for settings in [&[][..], AT_ONCE] {
-        assert_eq!(stage.output(stage.tuned(&program, ["1000"], settings)).trim(), "1000");
-    }
-    stage.run.assert_fast("vain");
-    stage.finish();
+    assert_says("vain", &[(&["1000"], &[], "1000"), (&["1000"], AT_ONCE, "1000")]);
 }
 
 /// A child of vfork has descriptors of its own beside its parent's table.
 #[test]
 fn a_failed_execution_of_a_child_of_vfork_changes_no_socket_of_the_childs() {
-    let Some(stage) = Stage::with(&["cc"]) else { return };
-    let program = stage.compiled("vforked");
-    assert_eq!(stage.output(stage.tuned(&program, [""; 0], AT_ONCE)).trim(), "Argument list too long, option 0");
-    stage.run.assert_fast("vforked");
-    stage.finish();
+    assert_says("vforked", &[(&[], AT_ONCE, "Argument list too long, option 0")]);
 }
 
 /// The process executes a program that does not inherit a connection which an image without the library reads: no
