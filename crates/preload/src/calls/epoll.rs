@@ -98,7 +98,7 @@ pub unsafe extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, most:
     // SAFETY: the program vouches for its array, here and below.
     let sleep = |set, at, most, left: Option<timespec>| unsafe { real::epoll_wait(set, at, most, whole_ms(left)) };
     let call = Call { epfd, sleep: &sleep, mask: core::ptr::null() };
-    if let Some(answer) = wait(epfd, events, most, deadline, &call) {
+    if let Some(answer) = wait(events, most, deadline, &call) {
         return answer;
     }
     // SAFETY: passed on to the caller.
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn epoll_pwait(
     let sleep =
         |set, at, most, left: Option<timespec>| unsafe { real::epoll_pwait(set, at, most, whole_ms(left), mask) };
     let call = Call { epfd, sleep: &sleep, mask };
-    if let Some(answer) = wait(epfd, events, most, deadline, &call) {
+    if let Some(answer) = wait(events, most, deadline, &call) {
         // The kernel's call does not let signals in if it need not wait.
         return if answer == 0 && timeout != 0 { let_signals_in(mask) } else { answer };
     }
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn epoll_pwait2(
     // SAFETY: as above.
     let deadline = unsafe { after(timeout) };
     let call = Call { epfd, sleep: &sleep, mask };
-    if let Some(answer) = wait(epfd, events, most, deadline, &call) {
+    if let Some(answer) = wait(events, most, deadline, &call) {
         // SAFETY: null or the program's.
         let waits = unsafe { timeout.as_ref() }.is_none_or(|t| t.tv_sec != 0 || t.tv_nsec != 0);
         return if answer == 0 && waits { let_signals_in(mask) } else { answer };

@@ -9,7 +9,6 @@
 use super::Port;
 use super::doze::wake_dozers;
 use super::entering::Beside;
-use crate::clock::give_way;
 use crate::end::{End, Whereabouts};
 use crate::kernel;
 use crate::lock::Entered;
@@ -179,14 +178,7 @@ impl Port<'_> {
 
     /// A thread that sleeps in a receive stays outside meanwhile, should it wake: it would take a doorbell for data.
     fn come_back_unless(&self, stays: impl Fn() -> bool) {
-        let lock = &self.end.reading.lock;
-        loop {
-            let entered = lock.enter(self.me);
-            let visits = entered == Entered::Asleep;
-            if visits && !lock.visit(self.me) {
-                give_way();
-                continue;
-            }
+        self.with_all_unrepaired(|entered| {
             if self.end.is_away() && !stays() {
                 // This comes first: a sender that sees this end back finds no mark that this end takes back.
                 self.take_mark_back();
@@ -194,8 +186,7 @@ impl Port<'_> {
             }
             // This comes second: what is to be repaired depends on where this end reads.
             self.repair_after(entered);
-            return if visits { lock.end_visit() } else { lock.exit(entered) };
-        }
+        });
     }
 
     /// This end went down when it went away. If the other end has not passed that mark, and nothing was sent on the
@@ -293,11 +284,10 @@ impl Port<'_> {
     /// A receive finds the end of the stream. Whether this end was away, and is back: the sender was killed, and what
     /// it has not given back is in the ring.
     pub(super) fn comes_back_at_end(&self) -> bool {
-        let was_away = self.end.is_away();
-        if was_away {
+        self.end.is_away() && {
             self.return_to_ring();
+            !self.end.is_away()
         }
-        was_away && !self.end.is_away()
     }
 
     /// Whether this process departs, and the sender, which lives, gives back what is left in the ring.

@@ -50,6 +50,20 @@ enum Signals {
     Restart,
 }
 
+impl Signals {
+    /// Sleeps while the flag is `word`, until `at` at most. Notes if this kernel, or a filter, knows no such sleep.
+    fn sleep(self, waiting: &AtomicU32, word: u32, at: u64) -> Answer {
+        if self == Signals::End {
+            return kernel::wait_for_change(waiting, word, Some(at));
+        }
+        let answer = kernel::wait_for_change_across_restarts(waiting, word, at);
+        if matches!(answer, Err(Errno(libc::ENOSYS | libc::EPERM | libc::EINVAL))) {
+            NO_RESTARTS.store(true, Relaxed);
+        }
+        answer
+    }
+}
+
 /// When a doze ends.
 #[derive(Clone, Copy)]
 struct Limit {
@@ -127,29 +141,22 @@ impl Port<'_> {
     /// A receive, which has the lock, waits for a moment while this end is away: what is left in the ring comes by the
     /// kernel, or this end comes back to it, and no doorbell tells which.
     pub(super) fn wait_while_away(&mut self, patience: Patience) -> Taken {
-        let (deadline, mut restarts) = match patience {
-            Patience::Until(deadline) => (deadline, false),
-            Patience::Socket => (self.receive_deadline(None), true),
+        let (deadline, signals) = match patience {
+            Patience::Socket if !NO_RESTARTS.load(Relaxed) => (self.receive_deadline(None), Signals::Restart),
+            Patience::Socket => (self.receive_deadline(None), Signals::End),
+            Patience::Until(deadline) => (deadline, Signals::End),
         };
-        restarts &= !NO_RESTARTS.load(Relaxed);
         let soon = nanoseconds() + AWAY_NS;
         let at = deadline.map_or(soon, |at| at.min(soon));
         let waiting = &self.channel.incoming().flags.waiting;
         let word = waiting.load(SeqCst);
         let above = self.end.reading.lock.fall_asleep();
-        let answer = (self.waiting.call)(self, &|| match restarts {
-            true => kernel::wait_for_change_across_restarts(waiting, word, at),
-            false => kernel::wait_for_change(waiting, word, Some(at)),
-        });
+        let answer = (self.waiting.call)(self, &|| signals.sleep(waiting, word, at));
         self.end.reading.lock.wake(above);
         (self.waiting.keep_socket)(self);
         match answer {
             Err(Errno(libc::EINTR)) => Taken::Failed(Errno(libc::EINTR)),
             Err(Errno(libc::ETIMEDOUT)) if deadline == Some(at) => Taken::Failed(Errno(libc::EAGAIN)),
-            Err(Errno(libc::ENOSYS | libc::EPERM | libc::EINVAL)) => {
-                NO_RESTARTS.store(true, Relaxed);
-                Taken::Nothing
-            }
             _ => Taken::Nothing,
         }
     }
@@ -211,10 +218,7 @@ impl Port<'_> {
         let waiting = &self.channel.incoming().flags.waiting;
         self.end.sleeps.fetch_add(1, Relaxed);
         tap::let_go();
-        let answer = sleep(&|| match limit.signals {
-            Signals::End => kernel::wait_for_change(waiting, DOZING, Some(limit.at)),
-            Signals::Restart => kernel::wait_for_change_across_restarts(waiting, DOZING, limit.at),
-        });
+        let answer = sleep(&|| limit.signals.sleep(waiting, DOZING, limit.at));
         let dozes = &self.end.reading.dozes;
         match answer {
             Ok(_) | Err(Errno(libc::EAGAIN)) => {
@@ -231,12 +235,7 @@ impl Port<'_> {
                 }
                 Dozed::Over
             }
-            Err(Errno(error)) => {
-                if limit.signals == Signals::Restart && matches!(error, libc::ENOSYS | libc::EPERM | libc::EINVAL) {
-                    NO_RESTARTS.store(true, Relaxed);
-                }
-                Dozed::Over
-            }
+            Err(_) => Dozed::Over,
         }
     }
 

@@ -15,6 +15,12 @@ pub(super) enum Beside {
     Sleeper,
 }
 
+impl Beside {
+    fn of(entered: Entered) -> Beside {
+        if entered == Entered::Asleep { Beside::Sleeper } else { Beside::Nobody }
+    }
+}
+
 impl Port<'_> {
     /// Enters the lock. The first thread that enters after its owner was killed repairs the ring.
     #[inline]
@@ -61,25 +67,34 @@ impl Port<'_> {
     pub(super) fn with_reading<T>(&self, what: impl FnOnce(Beside) -> T) -> T {
         let lock = &self.end.reading.lock;
         let entered = self.enter_reading();
-        let done = what(if entered == Entered::Asleep { Beside::Sleeper } else { Beside::Nobody });
+        let done = what(Beside::of(entered));
         lock.exit(entered);
         done
     }
 
     /// Does `what` inside the lock. The sleeper, if there is one, comes back to the ring only afterwards.
     pub(super) fn with_all_reading<T>(&self, what: impl Fn(Beside) -> T) -> T {
+        self.with_all_entered(|| self.enter_reading(), |entered| what(Beside::of(entered)))
+    }
+
+    /// As [`Port::with_all_reading`], for `what` that repairs by itself what the lock's last owner left half done.
+    pub(super) fn with_all_unrepaired<T>(&self, what: impl Fn(Entered) -> T) -> T {
+        self.with_all_entered(|| self.end.reading.lock.enter(self.me), what)
+    }
+
+    fn with_all_entered<T>(&self, enter: impl Fn() -> Entered, what: impl Fn(Entered) -> T) -> T {
         let lock = &self.end.reading.lock;
         let visit = || {
             lock.visit(self.me).then(|| {
-                let done = what(Beside::Sleeper);
+                let done = what(Entered::Asleep);
                 lock.end_visit();
                 done
             })
         };
         loop {
-            let entered = self.enter_reading();
+            let entered = enter();
             if entered != Entered::Asleep {
-                let done = what(Beside::Nobody);
+                let done = what(entered);
                 lock.exit(entered);
                 return done;
             }

@@ -102,7 +102,7 @@ impl<'a> Call<'a> {
 }
 
 /// epoll_wait, sleeping by `call`.
-pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadline, call: &Call<'_>) -> Option<c_int> {
+pub fn wait(events: *mut epoll_event, most: c_int, deadline: Deadline, call: &Call<'_>) -> Option<c_int> {
     /// The kernel takes no more.
     const MOST: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
     if !(1..=MOST).contains(&most) {
@@ -116,7 +116,7 @@ pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadli
         return Some(count);
     }
     // In a confined process the kernel reports what its sets have.
-    let set = set_of(epfd).filter(|set| set.count() > 0 || set.has_inner() && !is_quiet())?;
+    let set = set_of(call.epfd).filter(|set| set.count() > 0 || set.has_inner() && !is_quiet())?;
     if left_to_libc(set).is_some() {
         return None;
     }
@@ -124,14 +124,14 @@ pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadli
     // Only the beginning is tested, and the program's word is taken for the rest: the array may be long, and little of
     // it is written to.
     if !is_writable(events, 1) {
-        return wait_in_vain(epfd, set, events, most, deadline, call);
+        return wait_in_vain(set, events, most, deadline, call);
     }
     let most = most as usize;
     if set.is_interrupted() {
         return Some(wait_above(set, events, most, deadline, call));
     }
     if !set.is_mine() {
-        tell_all(epfd, set);
+        tell_all(call.epfd, set);
     }
     wait_in(set, Events::new(events, most), deadline, *call, true)
 }
@@ -151,7 +151,6 @@ fn left_to_libc(set: &Set) -> Option<u64> {
 /// the next call.
 #[cold]
 fn wait_in_vain(
-    epfd: c_int,
     set: &Set,
     events: *mut epoll_event,
     most: c_int,
@@ -174,10 +173,10 @@ fn wait_in_vain(
             return Some(-1);
         }
         if !set.is_interrupted() {
-            tell_all(epfd, set);
+            tell_all(call.epfd, set);
         }
         // The kernel does the same with its own events.
-        let answer = asleep(epfd, || call.sleep(events, most, left(deadline, BRIEFLY_NS)));
+        let answer = asleep(call.epfd, || call.sleep(events, most, left(deadline, BRIEFLY_NS)));
         if answer != 0 || expired {
             return Some(answer);
         }
@@ -248,7 +247,11 @@ fn wait_in(set: &Set, mut events: Events, deadline: Deadline, mut call: Call<'_>
 
 /// Whether `epfd` is a descriptor of the set, which had this generation.
 fn is_named(set: &Set, generation: u32, epfd: c_int) -> bool {
-    set_of(epfd).is_some_and(|it| core::ptr::eq(it, set)) && set.generation() == generation
+    has_name(set, epfd) && set.generation() == generation
+}
+
+fn has_name(set: &Set, epfd: c_int) -> bool {
+    set_of(epfd).is_some_and(|it| core::ptr::eq(it, set))
 }
 
 /// A call whose set has ended says `answer`: there is nothing left by which its thread could sleep on the set. Before
@@ -428,10 +431,9 @@ impl SleptOn {
 
     /// The set that it is still, perhaps made only since, and a descriptor of that.
     fn still(&self) -> Option<(&'static Set, c_int)> {
-        let has_name = |set: &Set| set_of(self.epfd).is_some_and(|it| core::ptr::eq(it, set));
         match self.set {
             Some((set, generation)) if set.generation() != generation => None,
-            Some((set, _)) => Some((set, if has_name(set) { self.epfd } else { set.epfd() })),
+            Some((set, _)) => Some((set, if has_name(set, self.epfd) { self.epfd } else { set.epfd() })),
             None if table::generation(self.epfd) != self.descriptor => None,
             None => set_of(self.epfd).map(|set| (set, self.epfd)),
         }
@@ -473,7 +475,7 @@ pub fn sleep_natively(
             Some((answer, native_since))
         });
         let Some((answer, native_since)) = slept else {
-            if let Some(answer) = wait(epfd, events, most, deadline, &call) {
+            if let Some(answer) = wait(events, most, deadline, &call) {
                 return answer;
             }
             // The kernel refuses the call, or the set is native again.
@@ -501,7 +503,7 @@ pub fn sleep_natively(
             return end_early(0, deadline);
         }
         // Another thread may have taken its last socket out of the set meanwhile.
-        if let Some(answer) = wait(name, events, most, deadline, &call) {
+        if let Some(answer) = wait(events, most, deadline, &call) {
             return answer;
         }
     }
