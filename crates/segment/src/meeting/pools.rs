@@ -100,12 +100,10 @@ impl Meeting {
         self.attached(end.pool.load(Relaxed))?.pool.attached()
     }
 
-    /// Whether a process is between two program images, and the second one comes for a channel that no third process
-    /// has.
+    /// Whether a process is between two program images, and the second one comes for a channel. It does not matter how
+    /// many others have the channel: each of them may be about to let go of it, as this one is.
     pub fn keeps_for_images(&self) -> bool {
-        // The first image may still have it.
-        let is_kept = |pool: &Pool| pool.attached().is_some_and(|attached| attached > 2);
-        self.shared_pools().any(|pool| pool.channels().any(|it| it.is_awaited_by_image()) && !is_kept(pool))
+        self.shared_pools().flat_map(Pool::channels).any(|it| it.is_awaited_by_image())
     }
 
     /// Such images were awaited for long enough.

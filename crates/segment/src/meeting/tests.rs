@@ -499,3 +499,28 @@ fn pools_grow_with_the_connections_between_two_families() {
     // Another family's connections begin anew.
     assert_eq!(meeting.make(300, SHAPE.ring_bytes).unwrap().0.shape().slots, 1);
 }
+
+/// A third process that has the channel may have asked for images just before, and be about to end as well.
+#[test]
+fn a_channel_is_kept_for_an_image_whoever_else_has_it() {
+    let _alone = alone();
+    let mut meeting = Meeting::new();
+    meeting.set_up(100, SHAPE.ring_bytes, SocketPath::NONE, |_, _| true);
+    let (pool, slot) = meeting.make(200, SHAPE.ring_bytes).unwrap();
+    let others: Vec<Pool> = (0..3).map(|_| Pool::open(pool.id(), pool.shape(), kernel::user_id()).unwrap().0).collect();
+    let mut executing = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let channel = pool.slot(slot, Side::Maker).unwrap();
+    channel.prepare([1, 2]);
+    let word = &channel.incoming().sender.executing;
+    assert!(!meeting.keeps_for_images());
+    word.store(kernel::marked(executing.id()), Relaxed);
+    assert!(meeting.keeps_for_images());
+    meeting.forget_images();
+    assert!(!meeting.keeps_for_images());
+    word.store(kernel::marked(executing.id()), Relaxed);
+    drop(executing.stdin.take());
+    executing.wait().unwrap();
+    assert!(!meeting.keeps_for_images(), "no image comes of a process that has ended");
+    // SAFETY: nothing of them is used any more.
+    others.into_iter().for_each(|it| unsafe { it.detach() });
+}
