@@ -63,6 +63,12 @@ pub fn look_at(fd: i32, what: impl FnOnce(Connection)) {
         }
         return;
     }
+    look_at_parents(fd, what);
+}
+
+/// In a child of vfork: calls `what` for the connection that `fd` is in the parent, whose other threads do not close it
+/// meanwhile. In any other process as [`look_at`].
+pub fn look_at_parents(fd: i32, what: impl FnOnce(Connection)) {
     if let Some((connection, look)) = Look::begin(fd) {
         let look = Cell::new(Some(look));
         // A signal handler may jump away.
@@ -78,7 +84,12 @@ pub fn for_each(mut what: impl FnMut(u32, i32)) {
             let first = handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1)
                 || (0..fd).all(|earlier| table::get(earlier) != Known::Connection(index));
             if first {
-                look_at(fd, |_| what(index, fd));
+                // The descriptor may be another connection's by now.
+                look_at(fd, |it| {
+                    if it.index == index {
+                        what(index, fd);
+                    }
+                });
             }
         }
     }

@@ -124,9 +124,13 @@ pub fn inherited(how: Execution<'_>, mut what: impl FnMut(Connection)) {
         if stays_open(fd)
             && kernel::is_tcp(fd)
             && let Ok(cookie) = kernel::cookie(fd)
-            && let Some(connection) = by_cookie.find(cookie).and_then(|fd| connection::known(fd as i32))
+            && let Some(parents) = by_cookie.find(cookie)
         {
-            what(connection.by(fd));
+            look::look_at_parents(parents as i32, |it| {
+                if it.end.cookie.load(Relaxed) == cookie {
+                    what(it.by(fd));
+                }
+            });
         }
     };
     if !kernel::for_each_descriptor(&mut look) {
