@@ -6,9 +6,9 @@
 //! sender has begun to give back, which it says first by [`GIVING`], the image reads the kernel path until that is
 //! done. Then it begins anew with an empty ring. An image without the library never notices.
 
-use super::Port;
 use super::doze::wake_dozers;
 use super::entering::Beside;
+use super::{Port, Ready};
 use crate::end::{End, Whereabouts};
 use crate::kernel;
 use crate::lock::Entered;
@@ -99,6 +99,7 @@ impl Port<'_> {
             let left = self.left_behind();
             reading.left.store(left, Relaxed);
             reading.away_at.store(self.kernel_position(), Relaxed);
+            reading.vain_looks.store(0, Relaxed);
             (Departure::Gone, left)
         });
         if departure == Departure::Gone {
@@ -151,6 +152,11 @@ impl Port<'_> {
         if unread > 0 { before.saturating_add(unread) } else { 0 }
     }
 
+    /// Whether all that this end has left in its ring, where it is away, has come by the kernel.
+    pub(super) fn has_been_given_all(&self) -> bool {
+        self.left_behind() > 0 && self.end.was_given(self.fd, self.until_given())
+    }
+
     /// Whether something lies unread in the ring that no sender has put on the kernel path: it goes with the channel.
     pub fn goes_with_channel(&self) -> bool {
         !matches!(self.presence(), Presence::Left | Presence::Given) && self.left_behind() > 0
@@ -167,13 +173,36 @@ impl Port<'_> {
         kernel::undisturbed(|| self.come_back_unless(|| false));
     }
 
-    /// The execution for which this end went away has failed. A poll that sleeps has lost its doorbell by that, and is
-    /// woken by what this end then gives back itself. Where it cannot, the poll sleeps until more comes.
+    /// The execution for which this end went away has failed. A poll that sleeps may have lost its doorbell by that, so
+    /// this end sends the doorbell again, through a copy of the sender's socket. Where it gets no copy, the poll sleeps
+    /// until more comes.
     pub fn come_back_beside_polls(&self) {
-        let gives = self.left_behind() > 0 && self.end.is_watched() && self.give_itself();
-        if !gives {
-            self.come_back();
+        self.come_back();
+        if self.end.is_watched()
+            && self.receives_fast()
+            && self.ready() == Ready::Yes
+            && let Some(socket) = self.copy_of_peer()
+        {
+            self.with_all_reading(|_| kernel::undisturbed(|| self.ring_itself(socket)));
+            kernel::close(socket);
         }
+    }
+
+    /// Sends this end a doorbell by `socket`, a copy of the sender's. It must not come behind data that the sender puts
+    /// on the kernel path, so this does nothing once the sender has gone down.
+    fn ring_itself(&self, socket: i32) {
+        let announced = &self.channel.incoming().sender.announced;
+        self.beside_switch(|is_switching| {
+            let is_all_in_ring =
+                || self.presence() == Presence::Here && !self.sender_has_ended() && self.is_all_in_ring();
+            if is_switching() || !is_all_in_ring() {
+                return;
+            }
+            let is_refused = announced.fetch_add(1, AcqRel) & NO_MORE_BELLS != 0;
+            if is_refused || kernel::send_bell(socket) != Ok(1) {
+                announced.fetch_sub(1, Release);
+            }
+        });
     }
 
     /// A thread that sleeps in a receive stays outside meanwhile, should it wake: it would take a doorbell for data.

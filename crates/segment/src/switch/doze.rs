@@ -24,6 +24,9 @@ use crate::{kernel, tap, wait};
 const PART_OF_TIMEOUT: u64 = 100;
 /// A receive of an end that is away looks again after this time.
 const AWAY_NS: u64 = 1_000_000;
+/// After so many looks in vain it looks again only after [`LONG_AWAY_NS`].
+const SOON: u8 = 100;
+const LONG_AWAY_NS: u64 = 10_000_000;
 /// After n dozes in vain 2^n - 1 sleeps begin without one; n is at most this.
 const MOST_IN_VAIN: u32 = 6;
 
@@ -141,12 +144,16 @@ impl Port<'_> {
     /// A receive, which has the lock, waits for a moment while this end is away: what is left in the ring comes by the
     /// kernel, or this end comes back to it, and no doorbell tells which.
     pub(super) fn wait_while_away(&mut self, patience: Patience) -> Taken {
-        let (deadline, signals) = match patience {
-            Patience::Socket if !NO_RESTARTS.load(Relaxed) => (self.receive_deadline(None), Signals::Restart),
-            Patience::Socket => (self.receive_deadline(None), Signals::End),
-            Patience::Until(deadline) => (deadline, Signals::End),
+        let deadline = match patience {
+            Patience::Socket => self.receive_deadline(None),
+            Patience::Until(deadline) => deadline,
         };
-        let soon = nanoseconds() + AWAY_NS;
+        // The kernel goes on after a signal where the socket has no time of its own.
+        let restarts = patience == Patience::Socket && deadline.is_none() && !NO_RESTARTS.load(Relaxed);
+        let signals = if restarts { Signals::Restart } else { Signals::End };
+        let vain_looks = &self.end.reading.vain_looks;
+        let looks = vain_looks.load(Relaxed);
+        let soon = nanoseconds() + if looks < SOON { AWAY_NS } else { LONG_AWAY_NS };
         let at = deadline.map_or(soon, |at| at.min(soon));
         let waiting = &self.channel.incoming().flags.waiting;
         let word = waiting.load(SeqCst);
@@ -157,6 +164,10 @@ impl Port<'_> {
         match answer {
             Err(Errno(libc::EINTR)) => Taken::Failed(Errno(libc::EINTR)),
             Err(Errno(libc::ETIMEDOUT)) if deadline == Some(at) => Taken::Failed(Errno(libc::EAGAIN)),
+            Err(Errno(libc::ETIMEDOUT)) => {
+                vain_looks.store(looks.saturating_add(1), Relaxed);
+                Taken::Nothing
+            }
             _ => Taken::Nothing,
         }
     }

@@ -167,6 +167,23 @@ impl Port<'_> {
 
     /// Changes the flag to what `leave` makes of it, if the sender does not switch the path meanwhile.
     pub(super) fn leave_beside_switch(&self, leave: impl Fn(Flag) -> Option<u32>) -> bool {
+        let waiting = &self.channel.incoming().flags.waiting;
+        self.beside_switch(|is_switching| {
+            // Other threads and the sender change the flag a few times meanwhile.
+            (0..8).any(|_| {
+                // A sender announces a doorbell and takes the flag before it sends the doorbell. If the flag is as it
+                // was, no doorbell has come meanwhile.
+                let word = waiting.load(SeqCst);
+                !is_switching()
+                    && leave(Flag(word)).is_some_and(|to| waiting.compare_exchange(word, to, SeqCst, Relaxed).is_ok())
+                    && !self.comes_back_for_bell(word)
+            })
+        })
+    }
+
+    /// Does `what`, during which the sender does not begin to switch the path. `what` asks whether the sender was about
+    /// to switch it before, and has not finished in time.
+    pub(super) fn beside_switch<T>(&self, what: impl FnOnce(&dyn Fn() -> bool) -> T) -> T {
         let Direction { flags, sender, .. } = self.channel.incoming();
         // SeqCst: the reader says that it is about to leave, then looks. A sender that is about to switch the path or
         // to end its direction says so, then looks.
@@ -176,17 +193,9 @@ impl Port<'_> {
         while is_switching() && ticks().wrapping_sub(began) < micros(SWITCHED_WITHIN_US) {
             give_way();
         }
-        // Other threads and the sender change the flag a few times meanwhile.
-        let left = (0..8).any(|_| {
-            // A sender announces a doorbell and takes the flag before it sends the doorbell. If the flag is as it was,
-            // no doorbell has come meanwhile.
-            let word = flags.waiting.load(SeqCst);
-            !is_switching()
-                && leave(Flag(word)).is_some_and(|to| flags.waiting.compare_exchange(word, to, SeqCst, Relaxed).is_ok())
-                && !self.comes_back_for_bell(word)
-        });
+        let done = what(&is_switching);
         flags.in_kernel.store(before, Release);
-        left
+        done
     }
 
     /// A sender that asks whether this end lives does not take the flag for its doorbell. If it has announced one

@@ -6,11 +6,12 @@ use super::entering::Beside;
 use super::take::Taken;
 use super::{AGAIN, Port, ReaderState};
 use crate::clock::ticks;
-use crate::end::{SHUT_IN, Stage};
+use crate::end::{SHUT_IN, Stage, Whereabouts};
 use crate::kernel;
 use crate::raw::Errno;
 use crate::ring::{self, Place, Record};
 use crate::sync::Relaxed;
+use crate::words::Presence;
 
 /// What a look at the incoming direction says, without touching the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,6 +201,10 @@ impl Port<'_> {
             let limit = self.kernel_limit().ok().flatten().map_or(u64::MAX, |n| n as u64);
             let in_kernel = queued.saturating_sub(discard).min(limit);
             total += in_kernel;
+            if self.presence() == Presence::Away && reading.whereabouts() == Whereabouts::AwayFromRing {
+                // Nothing of that has come by the kernel yet.
+                return total + self.left_behind();
+            }
             let Ok((head, up @ Record::Up(_))) = self.front() else { return total };
             if in_kernel < limit || self.is_given_first() {
                 // The bytes before the ring are still on their way in the kernel, or such as are in the ring too lie

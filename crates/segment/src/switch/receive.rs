@@ -23,6 +23,8 @@ const WAKES_WITHIN_US: u64 = 100_000;
 /// A receive that does not wait waits so often for what is left in the ring while this end is away: a poll may have
 /// reported it before, and the sender gives it back, or the end comes back to it.
 const AWAY_ROUNDS: u32 = 20;
+/// All receives together wait so often: the sender may give it back only with its next call.
+const ALL_AWAY_ROUNDS: u8 = 100;
 
 impl Port<'_> {
     /// Receives into `into` as recv(2) does with `flags`.
@@ -225,9 +227,11 @@ impl Port<'_> {
     fn awaits_left(&self) -> bool {
         self.end.is_away()
             && !is_quiet()
+            && self.end.reading.vain_looks.load(Relaxed) < ALL_AWAY_ROUNDS
             && !matches!(self.presence(), Presence::Given | Presence::Left)
             && self.left_behind() > 0
             && kernel::inq(self.fd) == Ok(0)
+            && !self.has_been_given_all()
     }
 
     /// What a receive says that does not wait and has found nothing. `None`: something has come meanwhile.

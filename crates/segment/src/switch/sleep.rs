@@ -40,7 +40,7 @@ impl Port<'_> {
         if let Some(taken) = self.doze_in_receive(patience) {
             return taken;
         }
-        if self.end.is_away() && !is_quiet() {
+        if self.end.is_away() && !is_quiet() && !self.has_been_given_all() {
             (self.waiting.keep_socket)(self);
             // Its descriptor may have been closed.
             if self.fd >= 0 {
