@@ -142,7 +142,8 @@ impl Packed {
     }
 }
 
-/// This process has let go of ends that the new image does not get. Dropped, it takes them back.
+/// This process has let go of ends that the new image does not get. Dropped, it takes them back. So it is made only
+/// where that is so (`then`, not `then_some`).
 struct Gone;
 
 impl Drop for Gone {
@@ -152,7 +153,7 @@ impl Drop for Gone {
     }
 }
 
-/// The ends of this process may be away from their rings until the new image comes back to them.
+/// The ends of this process may be away from their rings until the new image comes back to them. Made as [`Gone`].
 struct Away(&'static Family);
 
 impl Drop for Away {
@@ -249,8 +250,8 @@ unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<
             }
             Packed {
                 stand_ins: StandIns::for_image(how),
-                _away: alone.then_some(Away(family)),
-                _gone: alone.then_some(Gone),
+                _away: alone.then(|| Away(family)),
+                _gone: alone.then(|| Gone),
                 ..Packed::nothing(envp)
             }
         }
@@ -382,8 +383,8 @@ impl Room {
             envp: memory.cast(),
             stand_ins: None,
             loan: Some(loan),
-            _away: parcel.is_some().then_some(Away(family)),
-            _gone: parcel.is_some().then_some(Gone),
+            _away: parcel.is_some().then(|| Away(family)),
+            _gone: parcel.is_some().then(|| Gone),
             _environment: Some(environment),
             _parcel: parcel,
             _locked: locked,
