@@ -2,7 +2,7 @@
 
 use super::{descriptor, options};
 use crate::connection::look;
-use crate::guest::{departure, errno, forked, real, thread};
+use crate::guest::{departure, errno, family, forked, real, thread};
 use crate::lifecycle::{adopt, child, exit, handoff};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
@@ -227,6 +227,8 @@ extern "C" fn returned(to_child: bool, outer: bool) {
     kernel::forget_disturbance();
     if !to_child {
         departure::after_vfork();
+        look::after_vfork();
+        family::after_vfork();
         forked::end_vfork();
         handoff::release_child_packed();
     }

@@ -15,6 +15,8 @@ use underpass_segment::{clock, of_each_thread};
 of_each_thread! {
     /// How many looks of this thread are under way.
     static MINE: u32 = 0;
+    /// 1 + the index of the connection at which this thread looks in a child of vfork; 0: none.
+    static OF_CHILD: u32 = 0;
 }
 
 /// A look at a connection, which is not closed before the look ends.
@@ -70,9 +72,19 @@ pub fn look_at(fd: i32, what: impl FnOnce(Connection)) {
 /// meanwhile. In any other process as [`look_at`].
 pub fn look_at_parents(fd: i32, what: impl FnOnce(Connection)) {
     if let Some((connection, look)) = Look::begin(fd) {
+        OF_CHILD.set(if thread::is_vfork_child() { connection.index + 1 } else { 0 });
         let look = Cell::new(Some(look));
         // A signal handler may jump away.
         unless_left(|| drop(look.take()), || what(connection));
+        OF_CHILD.set(0);
+    }
+}
+
+/// A child of vfork has executed a program, or ended. If it was killed in a look, it does not look any more.
+pub fn after_vfork() {
+    if let index @ 1.. = OF_CHILD.get() {
+        OF_CHILD.set(0);
+        drop(Look(index - 1));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The family of this process: the table of ends that it shares with the processes forked from one another, and its
 //! [`Meeting`].
 
-use super::{forked, settings};
+use super::{forked, settings, thread};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use underpass_segment::clock;
@@ -27,7 +27,13 @@ static NO_FAMILY: AtomicI32 = AtomicI32::new(0);
 static MEMBER: AtomicU32 = AtomicU32::new(0);
 /// Used only by the thread that has set [`MEETING_TAKEN`].
 static MEETING: Shared<Meeting> = Shared(UnsafeCell::new(Meeting::new()));
-static MEETING_TAKEN: AtomicBool = AtomicBool::new(false);
+/// What [`taker`] says of the thread that uses the meeting; 0: none.
+static MEETING_TAKEN: AtomicU32 = AtomicU32::new(0);
+
+/// This thread, or its child of vfork, which has the thread's number.
+fn taker() -> u32 {
+    thread::number() << 1 | u32::from(thread::is_vfork_child())
+}
 
 /// Whether nothing of this process refers to this pool of channels any more. A [`Meeting`] asks before it detaches the
 /// pool.
@@ -103,12 +109,12 @@ pub fn become_member(number: Option<u32>) {
 /// Does `what` with this process's [`Meeting`]; `None` when another thread uses it, or this one, where a signal handler
 /// has interrupted that.
 pub fn with_meeting<T>(what: impl FnOnce(&mut Meeting) -> T) -> Option<T> {
-    if MEETING_TAKEN.compare_exchange(false, true, Acquire, Relaxed).is_err() {
+    if MEETING_TAKEN.compare_exchange(0, taker(), Acquire, Relaxed).is_err() {
         return None;
     }
     // SAFETY: the flag makes this thread the only one.
     let result = what(unsafe { &mut *MEETING.0.get() });
-    MEETING_TAKEN.store(false, Release);
+    MEETING_TAKEN.store(0, Release);
     Some(result)
 }
 
@@ -128,6 +134,14 @@ pub fn with_meeting_surely<T>(what: impl FnOnce(&mut Meeting) -> T) -> Option<T>
 
 /// In a forked child: another thread of its parent may have been in the middle of the meeting.
 pub fn after_fork() {
-    let torn = MEETING_TAKEN.swap(false, Relaxed);
+    let torn = MEETING_TAKEN.swap(0, Relaxed) != 0;
     with_meeting(if torn { Meeting::begin_anew } else { Meeting::after_fork });
+}
+
+/// A child of vfork of this thread has executed a program, or ended. It may have been killed in the middle of the
+/// meeting.
+pub fn after_vfork() {
+    if MEETING_TAKEN.compare_exchange(taker() | 1, 0, Acquire, Relaxed).is_ok() {
+        with_meeting(Meeting::begin_anew);
+    }
 }
