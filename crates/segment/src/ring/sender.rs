@@ -7,12 +7,11 @@ use crate::kernel;
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release, SeqCst, own};
 use crate::vector::Cursor;
 
-/// Bytes kept free so that a mark can always be written behind a full ring: a skip, [`MOST_FILLERS`] marks that were
-/// taken back, a mark, the zero after it.
+/// Bytes kept free so that a mark can always be written behind a full ring.
 pub(super) const RESERVE: u64 = 64;
-/// So many marks in a row are taken back at most.
-const MOST_FILLERS: usize = 2;
-const _: () = assert!(HEADER + (MOST_FILLERS as u64 + 1) * 2 * HEADER + HEADER <= RESERVE);
+/// The bytes that a mark takes at most: a skip, the mark, the zero after it.
+const LARGEST_MARK: u64 = HEADER + 2 * HEADER + HEADER;
+const _: () = assert!(LARGEST_MARK <= RESERVE);
 /// An empty ring goes back to its start after about 16 messages, and where a message would cross such a boundary: what
 /// is in use then stays in the caches, and the reader's head is seldom looked at. At least a page.
 pub(super) const SMALLEST_SPAN: u64 = 4096;
@@ -224,30 +223,44 @@ impl Sender<'_> {
         position == tail
     }
 
-    /// Takes back a mark of going down behind which nothing was put. False if the reader passes it, or if it would be
-    /// one filler too many: the reader takes but a few in a row, and they lie in the room that is kept for marks.
+    /// Takes back a mark of going down behind which nothing was put: it is a filler from then on. False if the reader
+    /// passes it, or if no room would be left for the next mark.
     pub fn take_mark_back(&self) -> bool {
         let at = self.hole[0].load(Relaxed);
         let is_last = step(at, 2 * HEADER) == self.tail.load(Relaxed);
+        let has_room = || self.used(true).is_ok_and(|used| used + LARGEST_MARK <= self.ring.capacity());
         let filler = header(PAD, 2 * HEADER);
-        is_last
-            && self.fillers_before(at) < MOST_FILLERS
-            && self.ring.word(at).compare_exchange(DOWN_AHEAD, filler, SeqCst, Relaxed).is_ok()
+        let taken =
+            is_last && has_room() && self.ring.word(at).compare_exchange(DOWN_AHEAD, filler, SeqCst, Relaxed).is_ok();
+        if taken {
+            self.join_fillers(at);
+        }
+        taken
     }
 
-    /// How many fillers follow each other in the ring right before `at`.
-    fn fillers_before(&self, at: u64) -> usize {
+    /// Makes one filler of the one at `at` and those right before it: the reader takes but a few in a row. A reader
+    /// that has seen the first of them as it was passes the others, which stay as they are.
+    fn join_fillers(&self, at: u64) {
         let head = self.head.load(Acquire);
-        let (used, mut position, mut fillers) = (distance(head, at), head, 0);
+        let (used, mut position, mut first) = (distance(head, at), head, at);
         while distance(head, position) < used && used <= self.ring.capacity() {
-            let Ok(record) = self.ring.record(position) else { break };
-            fillers = if matches!(record, Record::Skip | Record::Pad(_)) { fillers + 1 } else { 0 };
-            if record == Record::Empty {
-                break;
-            }
-            position = self.ring.behind(position, record);
+            let Ok(record @ (Record::Data(_) | Record::Up(_) | Record::Down(_) | Record::Skip | Record::Pad(_))) =
+                self.ring.record(position)
+            else {
+                return;
+            };
+            let behind = self.ring.behind(position, record);
+            first = match record {
+                Record::Pad(_) if first == at => position,
+                Record::Pad(_) => first,
+                _ => at,
+            };
+            position = behind;
         }
-        fillers
+        let len = distance(first, at) + 2 * HEADER;
+        if position == at && first != at && len <= self.ring.lap(first) {
+            self.ring.word(first).store(header(PAD, len), Release);
+        }
     }
 
     /// Closes the hole that a killed writer left: nothing of it was published.

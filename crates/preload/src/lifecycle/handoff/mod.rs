@@ -98,11 +98,12 @@ pub struct Packed {
     // Dropped first: the fields below, which take the ends back, ask for the cookies of the descriptors.
     stand_ins: Option<StandIns>,
     loan: Option<Loan>,
+    // Dropped before the ends come back: each takes back its mark of going down, for which it takes the lock.
+    _locked: Option<LockedEnds>,
     _away: Option<Away>,
     _gone: Option<Gone>,
     _environment: Option<Environment>,
     _parcel: Option<Parcel>,
-    _locked: Option<LockedEnds>,
     // Dropped last: no connection joins before the ends are back.
     _leaving: Option<Leaving>,
 }
