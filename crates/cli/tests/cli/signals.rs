@@ -287,8 +287,9 @@ fn the_commands_group_has_the_terminal_when_a_shell_looks() {
 #[test]
 fn what_the_terminal_sends_to_the_command_reaches_the_program() {
     let folder = tempfile::tempdir().unwrap();
-    // The signal ends sleep, of the same group, as well.
-    let script = "trap \"echo interrupt-\\$((1 + 1))\" INT; echo ready-$((1 + 1)); sleep 100; read x </dev/tty; exit 3";
+    // The signal ends sleep, of the same group, as well, once the subshell has let go of the trap.
+    let script = "trap \"echo interrupt-\\$((1 + 1))\" INT; (echo ready-$((1 + 1)); exec sleep 100); \
+                  read x </dev/tty; exit 3";
     let mut shell = Shell::of_one_command(folder.path(), "late", script);
     shell.shows("ready-2");
     shell.types("over to you\n");
