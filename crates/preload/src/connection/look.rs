@@ -30,6 +30,9 @@ impl Look {
         if let Some(handle) = handle(connection.index) {
             handle.lookers.fetch_add(1, SeqCst);
             MINE.set(MINE.get() + 1);
+            if thread::is_vfork_child() {
+                OF_CHILD.set(1 + connection.index);
+            }
         }
         // A thread that closes the descriptor changes the table first, and then waits for the threads that look.
         fence(SeqCst);
@@ -40,6 +43,7 @@ impl Look {
 impl Drop for Look {
     fn drop(&mut self) {
         if let Some(handle) = handle(self.0) {
+            OF_CHILD.set(0);
             // A child that was forked meanwhile counts none.
             let less = |n: u32| n.checked_sub(1);
             if handle.lookers.fetch_update(SeqCst, SeqCst, less).is_ok() {
@@ -72,18 +76,15 @@ pub fn look_at(fd: i32, what: impl FnOnce(Connection)) {
 /// meanwhile. In any other process as [`look_at`].
 pub fn look_at_parents(fd: i32, what: impl FnOnce(Connection)) {
     if let Some((connection, look)) = Look::begin(fd) {
-        OF_CHILD.set(if thread::is_vfork_child() { connection.index + 1 } else { 0 });
         let look = Cell::new(Some(look));
         // A signal handler may jump away.
         unless_left(|| drop(look.take()), || what(connection));
-        OF_CHILD.set(0);
     }
 }
 
 /// A child of vfork has executed a program, or ended. If it was killed in a look, it does not look any more.
 pub fn after_vfork() {
     if let index @ 1.. = OF_CHILD.get() {
-        OF_CHILD.set(0);
         drop(Look(index - 1));
     }
 }
