@@ -279,6 +279,8 @@ fn what_has_come_is_not_awaited() {
     reader.channel.incoming().flags.waiting.store(AWAY | GIVING, SeqCst);
     it.assert_kernel_has(&left);
     assert!(reader.has_been_given_all());
+    assert_eq!(receive(&mut it.port(1), 1, libc::MSG_DONTWAIT), Err(Errno(libc::EAGAIN)));
+    assert_eq!(reader.end.reading.vain_looks.load(Relaxed), 0, "it has waited");
 }
 
 /// A doze in a receive takes no doorbell. Fails if the thread that goes away does not end the doze: it would leave the
