@@ -212,15 +212,22 @@ impl Sender<'_> {
 
     /// Whether nothing is in the ring but marks.
     pub fn has_only_marks(&self) -> bool {
-        let (head, tail) = (self.head.load(Acquire), self.tail.load(Relaxed));
-        let (used, mut position) = (distance(head, tail), head);
+        self.walk(self.tail.load(Relaxed), |_, record| !matches!(record, Record::Data(_)))
+    }
+
+    /// Shows `look` the records from the reader's head to position `end`, as long as it says that it goes on, and
+    /// whether it has come there.
+    fn walk(&self, end: u64, mut look: impl FnMut(u64, Record) -> bool) -> bool {
+        let head = self.head.load(Acquire);
+        let (used, mut position) = (distance(head, end), head);
         while distance(head, position) < used && used <= self.ring.capacity() {
             match self.ring.record(position) {
-                Ok(Record::Data(_) | Record::Empty) | Err(Fault) => return false,
-                Ok(record) => position = self.ring.behind(position, record),
+                Ok(Record::Empty) | Err(Fault) => return false,
+                Ok(record) if look(position, record) => position = self.ring.behind(position, record),
+                Ok(_) => return false,
             }
         }
-        position == tail
+        position == end
     }
 
     /// Takes back a mark of going down behind which nothing was put: it is a filler from then on. False if the reader
@@ -241,25 +248,16 @@ impl Sender<'_> {
     /// Makes one filler of the one at `at` and those right before it: the reader takes but a few in a row. A reader
     /// that has seen the first of them as it was passes the others, which stay as they are.
     fn join_fillers(&self, at: u64) {
-        let head = self.head.load(Acquire);
-        let (used, mut position, mut first) = (distance(head, at), head, at);
-        while distance(head, position) < used && used <= self.ring.capacity() {
-            let Ok(record @ (Record::Data(_) | Record::Up(_) | Record::Down(_) | Record::Skip | Record::Pad(_))) =
-                self.ring.record(position)
-            else {
-                return;
-            };
-            let behind = self.ring.behind(position, record);
-            first = match record {
-                Record::Pad(_) if first == at => position,
-                Record::Pad(_) => first,
-                _ => at,
-            };
-            position = behind;
-        }
-        let len = distance(first, at) + 2 * HEADER;
-        if position == at && first != at && len <= self.ring.lap(first) {
-            self.ring.word(first).store(header(PAD, len), Release);
+        let mut first = None;
+        let is_known = self.walk(at, |position, record| {
+            first = if matches!(record, Record::Pad(_)) { first.or(Some(position)) } else { None };
+            true
+        });
+        if is_known && let Some(first) = first {
+            let len = distance(first, at) + 2 * HEADER;
+            if len <= self.ring.lap(first) {
+                self.ring.word(first).store(header(PAD, len), Release);
+            }
         }
     }
 

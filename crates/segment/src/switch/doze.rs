@@ -24,8 +24,9 @@ use crate::{kernel, tap, wait};
 const PART_OF_TIMEOUT: u64 = 100;
 /// A receive of an end that is away looks again after this time.
 const AWAY_NS: u64 = 1_000_000;
-/// After so many looks in vain it looks again only after [`LONG_AWAY_NS`].
-const SOON: u8 = 100;
+/// After so many looks in vain it looks again only after [`LONG_AWAY_NS`]: the sender may give back only with its next
+/// call.
+pub(super) const LOOKS_WHILE_AWAY: u8 = 100;
 const LONG_AWAY_NS: u64 = 10_000_000;
 /// After n dozes in vain 2^n - 1 sleeps begin without one; n is at most this.
 const MOST_IN_VAIN: u32 = 6;
@@ -153,7 +154,7 @@ impl Port<'_> {
         let signals = if restarts { Signals::Restart } else { Signals::End };
         let vain_looks = &self.end.reading.vain_looks;
         let looks = vain_looks.load(Relaxed);
-        let soon = nanoseconds() + if looks < SOON { AWAY_NS } else { LONG_AWAY_NS };
+        let soon = nanoseconds() + if looks < LOOKS_WHILE_AWAY { AWAY_NS } else { LONG_AWAY_NS };
         let at = deadline.map_or(soon, |at| at.min(soon));
         let waiting = &self.channel.incoming().flags.waiting;
         let word = waiting.load(SeqCst);

@@ -1,6 +1,7 @@
 //! Receiving: from the kernel path up to the mark of going up, then from the ring up to the mark of going down.
 #![allow(unsafe_code, reason = "receives from the kernel into the program's buffers")]
 
+use super::doze::LOOKS_WHILE_AWAY;
 use super::take::Taken;
 use super::{AGAIN, ANEW, BROKEN, Patience, Port, ReaderState, micros};
 use crate::clock::{nanoseconds, ticks};
@@ -22,9 +23,8 @@ const WAKES_WITHIN_US: u64 = 100_000;
 
 /// A receive that does not wait waits so often for what is left in the ring while this end is away: a poll may have
 /// reported it before, and the sender gives it back, or the end comes back to it.
+/// All receives together wait [`LOOKS_WHILE_AWAY`] times.
 const AWAY_ROUNDS: u32 = 20;
-/// All receives together wait so often: the sender may give it back only with its next call.
-const ALL_AWAY_ROUNDS: u8 = 100;
 
 impl Port<'_> {
     /// Receives into `into` as recv(2) does with `flags`.
@@ -227,7 +227,7 @@ impl Port<'_> {
     fn awaits_left(&self) -> bool {
         self.end.is_away()
             && !is_quiet()
-            && self.end.reading.vain_looks.load(Relaxed) < ALL_AWAY_ROUNDS
+            && self.end.reading.vain_looks.load(Relaxed) < LOOKS_WHILE_AWAY
             && !matches!(self.presence(), Presence::Given | Presence::Left)
             && self.left_behind() > 0
             && kernel::inq(self.fd) == Ok(0)

@@ -97,13 +97,9 @@ impl Port<'_> {
             ring();
             // The set was awake when the flag was taken. It may have read and fallen asleep since, and rely on the
             // flag.
-            if group.asleep.load(SeqCst) != 0 && group.asleep.swap(0, SeqCst) != 0 {
-                if self.announce_bell() {
-                    self.send_announced_bell();
-                } else {
-                    // Others ring the set for their connections.
-                    group.asleep.store(1, SeqCst);
-                }
+            if group.asleep.load(SeqCst) != 0 && group.asleep.swap(0, SeqCst) != 0 && !self.send_bell() {
+                // Others ring the set for their connections.
+                group.asleep.store(1, SeqCst);
             }
             if ringing == 0 {
                 self.channel.outgoing().flags.waiting.fetch_and(!RINGING, Release);
@@ -142,11 +138,14 @@ impl Port<'_> {
         false
     }
 
+    /// Sends a doorbell. False when the reader [refuses](Port::announce_bell) it.
     #[cold]
-    pub(super) fn send_bell(&self) {
-        if self.announce_bell() {
+    pub(super) fn send_bell(&self) -> bool {
+        let announced = self.announce_bell();
+        if announced {
             self.send_announced_bell();
         }
+        announced
     }
 
     /// Announces a doorbell, then asks whether it `is_wanted`, and sends it or takes it back. A reader that is about to

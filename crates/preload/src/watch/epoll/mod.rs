@@ -197,8 +197,12 @@ pub fn forget_set(epfd: c_int) -> bool {
 /// that comes by a ring.
 #[cold]
 fn leave_to_kernel(set: &Set) {
-    let is_registered = |fd: &c_int| set.item(*fd).is_some();
-    (0..table::highest()).filter(is_registered).filter_map(known).for_each(|it| it.pin(Reason::Unsupported));
+    registered(set).filter_map(known).for_each(|it| it.pin(Reason::Unsupported));
+}
+
+/// The sockets that are registered in the set.
+fn registered(set: &Set) -> impl Iterator<Item = c_int> {
+    (0..table::highest()).filter(|&fd| set.item(fd).is_some())
 }
 
 /// Another process is about to have the kernel's sets too, by a fork or an execution: tells the kernel what was put

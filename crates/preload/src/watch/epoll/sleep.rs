@@ -3,7 +3,7 @@
 use super::news::{news, writable};
 use super::register::{kick, register, silence, sound_if_full, tell_all};
 use super::room::{Found, ask_kernel_for_room, look, mute};
-use super::{IN, MAX_DEPTH, OUT, has_sleepers, port, set_of, watches};
+use super::{IN, MAX_DEPTH, OUT, has_sleepers, port, registered, set_of, watches};
 use crate::connection::{self, Connection};
 use crate::guest::table;
 use crate::watch::set::{self, Change, Item, Joining, Room, Scan, Set};
@@ -238,7 +238,7 @@ pub fn confirm(epfd: c_int, events: i16) -> i16 {
 fn calm_all(set: &Set, depth: u32) {
     silence(set.epfd(), set);
     if set.is_interrupted() {
-        for port in (0..table::highest()).filter(|&fd| set.item(fd).is_some()).filter_map(port) {
+        for port in registered(set).filter_map(port) {
             port.take_late_bells();
         }
     }
