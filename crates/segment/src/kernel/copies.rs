@@ -8,8 +8,8 @@
 //! is made.
 #![allow(unsafe_code, reason = "issues system calls; keeps a list in memory of its own")]
 
-use super::diag::{descriptor_of, inode_in, peer};
-use super::proc::{for_each_number, link_target, link_target_in};
+use super::diag::{descriptor_of, inode_of, peer};
+use super::proc::{find_number, for_each_number, link_target};
 use crate::clock::nanoseconds;
 use crate::raw::{Errno, syscall};
 use crate::sync::{AcqRel, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed};
@@ -60,11 +60,8 @@ fn search(inode: u32, cookie: u64) -> Option<i32> {
         Holder { inode, pid, number }.copy(cookie).ok().inspect(|_| LAST.store(pid, Relaxed))
     };
     let last = LAST.load(Relaxed);
-    let mut copy = if last == 0 { None } else { copy_of(last) };
-    if copy.is_none() {
-        for_each_number(format_args!("/proc\0"), |pid, _| copy = copy.or_else(|| copy_of(pid)));
-    }
-    copy
+    let copy = if last == 0 { None } else { copy_of(last) };
+    copy.or_else(|| find_number(format_args!("/proc\0"), |pid, _| copy_of(pid)).ok()?)
 }
 
 /// A process that has a socket, and under which number.
@@ -174,9 +171,7 @@ impl Holders {
         self.head().count = 0;
         for_each_number(format_args!("/proc\0"), |pid, _| {
             for_each_number(format_args!("/proc/{pid}/fd\0"), |number, folder| {
-                let mut target = [0u8; 64];
-                let inode = link_target_in(folder, format_args!("{number}\0"), &mut target).and_then(inode_in);
-                if let Some(inode) = inode.and_then(|it| u32::try_from(it).ok()) {
+                if let Some(inode) = inode_of(folder, number).and_then(|it| u32::try_from(it).ok()) {
                     self.push(Holder { inode, pid, number });
                 }
             });

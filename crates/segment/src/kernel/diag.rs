@@ -1,7 +1,7 @@
 //! Which socket is at the other end of a connection, TCP or Unix (sock_diag(7)), and which process has it.
 #![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
 
-use super::proc::{for_each_number, link_target, number};
+use super::proc::{find_number, for_each_number, link_target, link_target_in, number};
 use super::{SYN_RECEIVED, carries};
 use crate::raw::{Errno, syscall};
 
@@ -11,8 +11,14 @@ pub fn socket_inode(pid: i32, fd: i32) -> Option<u64> {
     inode_in(link_target(format_args!("/proc/{pid}/fd/{fd}\0"), &mut target)?)
 }
 
+/// Inode number of the socket that the process has as descriptor `fd` whose folder /proc/PID/fd is open as `folder`.
+pub(super) fn inode_of(folder: i32, fd: i32) -> Option<u64> {
+    let mut target = [0u8; 64];
+    inode_in(link_target_in(folder, format_args!("{fd}\0"), &mut target)?)
+}
+
 /// Inode number of the socket that a link in /proc/PID/fd names.
-pub(super) fn inode_in(target: &[u8]) -> Option<u64> {
+fn inode_in(target: &[u8]) -> Option<u64> {
     number(target.strip_prefix(b"socket:[")?.strip_suffix(b"]")?)
 }
 
@@ -61,13 +67,8 @@ pub fn is_holder(pid: i32, inode: u64) -> bool {
 
 /// The number under which process `pid` has the socket with this inode number.
 pub(super) fn descriptor_of(pid: i32, inode: u64) -> Option<i32> {
-    let mut number = None;
-    for_each_number(format_args!("/proc/{pid}/fd\0"), |fd, _| {
-        if number.is_none() && socket_inode(pid, fd) == Some(inode) {
-            number = Some(fd);
-        }
-    });
-    number
+    let is_it = |fd, folder| (inode_of(folder, fd) == Some(inode)).then_some(fd);
+    find_number(format_args!("/proc/{pid}/fd\0"), is_it).ok()?
 }
 
 /// What the kernel says of the socket at the other end of a connection.

@@ -80,37 +80,51 @@ fn open_by<const PATH: usize>(path: core::fmt::Arguments<'_>) -> Result<i32, Err
 /// Calls `what` with the number of each entry of the folder `path`, which ends with a NUL, and the descriptor of the
 /// folder itself; false when it cannot be listed. Entries whose names are no numbers are passed over.
 pub(super) fn for_each_number(path: core::fmt::Arguments<'_>, mut what: impl FnMut(i32, i32)) -> bool {
+    let all = |number, folder| -> Option<()> {
+        what(number, folder);
+        None
+    };
+    find_number(path, all).is_ok()
+}
+
+/// As [`for_each_number`], up to the first entry for which `what` has an answer: that answer.
+///
+/// # Errors
+/// Why the folder cannot be listed.
+pub(super) fn find_number<T>(
+    path: core::fmt::Arguments<'_>,
+    mut what: impl FnMut(i32, i32) -> Option<T>,
+) -> Result<Option<T>, Errno> {
     const NAME: usize = 19;
     let mut bytes = [0u8; 48];
-    if write_path(&mut bytes, path).is_err() {
-        return false;
-    }
+    write_path(&mut bytes, path)?;
     let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
     let at = [libc::AT_FDCWD as usize, bytes.as_ptr() as usize, flags, 0, 0, 0];
     // SAFETY: a NUL-terminated path.
-    let Ok(folder) = (unsafe { syscall(libc::SYS_openat, at) }) else {
-        return false;
-    };
+    let folder = unsafe { syscall(libc::SYS_openat, at) }?;
     // An entry has 280 octets at most; a walk may be inside of another, on a small stack.
     let mut entries = [0u8; 1024];
-    loop {
+    let mut answer = None;
+    while answer.is_none() {
         // SAFETY: the kernel writes at most the buffer's length.
         let got =
             unsafe { syscall(libc::SYS_getdents64, [folder, entries.as_mut_ptr() as usize, entries.len(), 0, 0, 0]) };
         let Ok(len @ 1..) = got else { break };
         let mut rest = &entries[..len.min(entries.len())];
         // linux_dirent64: the record's length is at 16, its NUL-terminated name at 19.
-        while let Some(size) = rest.get(16..18).map(|it| usize::from(u16::from_ne_bytes([it[0], it[1]]))) {
+        while answer.is_none()
+            && let Some(size) = rest.get(16..18).map(|it| usize::from(u16::from_ne_bytes([it[0], it[1]])))
+        {
             let Some(name) = rest.get(NAME..size) else { break };
             let digits = name.split(|&byte| byte == 0).next().unwrap_or_default();
             if let Some(number) = core::str::from_utf8(digits).ok().and_then(|it| it.parse().ok()) {
-                what(number, folder as i32);
+                answer = what(number, folder as i32);
             }
             rest = &rest[size..];
         }
     }
     close(folder as i32);
-    true
+    Ok(answer)
 }
 
 pub(super) fn write_path(mut to: &mut [u8], path: core::fmt::Arguments<'_>) -> Result<(), Errno> {
