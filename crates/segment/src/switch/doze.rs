@@ -142,11 +142,11 @@ impl Port<'_> {
         }
     }
 
-    /// A receive, which has the lock, waits for a moment while this end is away: what is left in the ring comes by the
-    /// kernel, or this end comes back to it, and no doorbell tells which.
-    pub(super) fn wait_while_away(&mut self, patience: Patience) -> Taken {
+    /// A receive, which has the lock and first slept at `since`, waits for a moment while this end is away: what is left
+    /// in the ring comes by the kernel, or this end comes back to it, and no doorbell tells which.
+    pub(super) fn wait_while_away(&mut self, patience: Patience, since: u64) -> Taken {
         let deadline = match patience {
-            Patience::Socket => self.receive_deadline(None),
+            Patience::Socket => self.receive_deadline(Some(since)),
             Patience::Until(deadline) => deadline,
         };
         // The kernel goes on after a signal where the socket has no time of its own.

@@ -283,6 +283,24 @@ fn what_has_come_is_not_awaited() {
     assert_eq!(reader.end.reading.vain_looks.load(Relaxed), 0, "it has waited");
 }
 
+/// The socket has a time of its own, and the receive asks for more than one byte at once. Fails if each look of the
+/// receive counts that time anew.
+#[test]
+fn a_receive_that_is_away_waits_as_long_as_its_socket_says() {
+    let (it, _) = some_left_unread();
+    let fd = it.port(1).fd;
+    assert_eq!(it.port(1).go_away(|| true), Departure::Gone);
+    assert_eq!(kernel::set_int_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2), Ok(()));
+    it.sockets[1].set_read_timeout(Some(std::time::Duration::from_millis(30))).unwrap();
+    let (tell, told) = mpsc::channel();
+    let port = Sent(it.port(1));
+    thread::spawn(move || {
+        let Sent(mut port) = { port };
+        tell.send(receive(&mut port, 1, 0))
+    });
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(Err(Errno(libc::EAGAIN))));
+}
+
 /// A doze in a receive takes no doorbell. Fails if the thread that goes away does not end the doze: it would leave the
 /// ring for good after 5 s, and the doorbell in the kernel as data.
 #[test]

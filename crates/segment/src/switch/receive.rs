@@ -172,7 +172,7 @@ impl Port<'_> {
                 Taken::Nothing if nonblocking && total > 0 => return Ok(total),
                 Taken::Nothing if nonblocking && away_rounds < AWAY_ROUNDS && self.awaits_left() => {
                     away_rounds += 1;
-                    self.wait_while_away(Patience::Until(None));
+                    self.wait_while_away(Patience::Until(None), 0);
                 }
                 Taken::Nothing if nonblocking => {
                     if let Some(answer) = self.find_nothing() {
@@ -265,8 +265,8 @@ impl Port<'_> {
     fn sleep_for_more(&mut self, total: usize, first_slept: &mut Option<u64>) -> Option<Answer> {
         let patience =
             if total > 0 || first_slept.is_some() { self.patience(total > 0, *first_slept) } else { Patience::Socket };
-        first_slept.get_or_insert_with(nanoseconds);
-        match self.sleep(patience) {
+        let since = *first_slept.get_or_insert_with(nanoseconds);
+        match self.sleep(patience, since) {
             Taken::Nothing | Taken::Bytes(_) if is_quiet() => {
                 return Some(if total > 0 { Ok(total) } else { Err(ANEW) });
             }

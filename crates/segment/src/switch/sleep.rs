@@ -27,8 +27,8 @@ pub enum Sleep {
 }
 
 impl Port<'_> {
-    /// Sleeps in the kernel until something arrives, or as long as `patience` says.
-    pub(super) fn sleep(&mut self, patience: Patience) -> Taken {
+    /// A receive that first slept at `since` sleeps in the kernel until something arrives, or as long as `patience` says.
+    pub(super) fn sleep(&mut self, patience: Patience, since: u64) -> Taken {
         let reading = &self.end.reading;
         // The other end may have left unread the very bytes that it is to answer, and the thread that was to give them
         // back may have been killed.
@@ -44,7 +44,7 @@ impl Port<'_> {
             (self.waiting.keep_socket)(self);
             // Its descriptor may have been closed.
             if self.fd >= 0 {
-                return self.wait_while_away(patience);
+                return self.wait_while_away(patience, since);
             }
         }
         if !self.arm(ALONE) && !self.awaits_rest() {
