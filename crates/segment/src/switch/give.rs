@@ -94,7 +94,7 @@ impl Port<'_> {
 
     /// Whether the reader is away and has left nothing.
     fn is_awaited_empty(&self) -> bool {
-        !matches!(self.reader_presence(), Presence::Here | Presence::Left) && !self.has_unread()
+        self.reader_is_away() && !self.has_unread()
     }
 
     /// Puts on the kernel path what is unread in the ring, as much as there is room for. All that follows goes there
@@ -247,6 +247,13 @@ impl Port<'_> {
         let all = is_absent && kernel::undisturbed(|| self.give_ring(socket)) == Ok(true);
         flags.giver.store(if is_absent { BY_READER } else { 0 }, Release);
         all
+    }
+
+    /// A child of vfork that had this thread's number was killed. If it gave back what it had left in its ring, it does
+    /// so no more: the sender counts what it has given, and goes on.
+    pub fn stop_giving(&self) {
+        let giver = &self.channel.incoming().flags.giver;
+        let _ = giver.compare_exchange(BY_READER | self.me, BY_READER, SeqCst, Relaxed);
     }
 
     /// Whether all that lies in the incoming ring has gone through `socket`.

@@ -62,7 +62,8 @@ impl Port<'_> {
             let words = self.channel.outgoing();
             // SeqCst: the sender says so, then looks. A reader that begins later to receive from the kernel finds it.
             words.sender.switching.swap(1, SeqCst);
-            let up = words.flags.in_kernel.load(SeqCst) == 0 && self.go_up(why);
+            // A reader that has just gone away may not have said yet that it is not ready.
+            let up = words.flags.in_kernel.load(SeqCst) == 0 && !self.reader_is_away() && self.go_up(why);
             words.sender.switching.store(0, Release);
             up
         })

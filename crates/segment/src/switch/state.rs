@@ -115,10 +115,14 @@ impl Port<'_> {
         self.channel.incoming().flags.want_down.load(Relaxed) != 0
     }
 
+    /// Whether the reader is [away](Port::go_away).
+    pub(super) fn reader_is_away(&self) -> bool {
+        !matches!(self.reader_presence(), Presence::Here | Presence::Left)
+    }
+
     /// Whether the reader is away until an image comes. An end that was passed over a Unix socket may be away for good.
     pub(super) fn reader_is_to_return(&self) -> bool {
-        !matches!(self.reader_presence(), Presence::Here | Presence::Left)
-            && self.channel.outgoing().flags.want_down.load(SeqCst) == 0
+        self.reader_is_away() && self.channel.outgoing().flags.want_down.load(SeqCst) == 0
     }
 
     /// Whether the reader has neither shut down both ways nor closed its socket.
