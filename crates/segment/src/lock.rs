@@ -163,7 +163,7 @@ impl Lock {
     }
 
     /// Thread `me` has begun anew: its process has executed a program, perhaps while this thread, or the thread whose
-    /// number it took, was inside.
+    /// number it took, was inside. Or a child of vfork that had its number was killed inside.
     pub fn forsake(&self, me: u32) {
         if self.owner() == me && self.asleep.compare_exchange(KEPT, 0, AcqRel, Relaxed).is_ok() {
             self.owner.store(0, Release);
@@ -187,6 +187,11 @@ impl Lock {
     pub fn open(&self) {
         self.owner.store(0, Release);
         self.asleep.store(0, Release);
+    }
+
+    /// Whether thread `me` is inside, as owner or visitor.
+    pub fn is_of(&self, me: u32) -> bool {
+        self.owner() == me || self.is_visited_by(me)
     }
 
     /// Whether the owner sleeps inside. To a caller that has entered it says whether the caller, a signal handler, has

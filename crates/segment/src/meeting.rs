@@ -88,8 +88,9 @@ impl Meeting {
         }
     }
 
-    /// In a forked child whose parent was changing this in another thread. No word of it can be relied on, so segments
-    /// are attached once more when they are needed. Pools that are in use stay where they are.
+    /// In a forked child whose parent was changing this in another thread, or where a child of vfork was killed while
+    /// it changed this. No word of it can be relied on, so segments are attached once more when they are needed. Pools
+    /// that are in use stay where they are.
     pub fn begin_anew(&mut self) {
         self.directory = None;
         self.broker.begin_anew();

@@ -1,7 +1,7 @@
 //! fork, vfork, clone, forkpty, daemon and the end of a process.
 
 use super::{descriptor, options};
-use crate::connection::look;
+use crate::connection::vforked;
 use crate::guest::{departure, errno, family, forked, real, thread};
 use crate::lifecycle::{adopt, child, exit, handoff};
 use core::ffi::{c_char, c_int, c_void};
@@ -206,15 +206,11 @@ pub unsafe extern "C" fn __clone(
     unsafe { clone(body, stack, flags, argument, parent_tid, tls, child_tid) }
 }
 
-/// The child may execute a program with sockets that were not used yet, and cannot enter them into the table itself.
 /// Returns whether the caller is a child of vfork itself.
 extern "C" fn before_vfork() -> bool {
     forked::check();
     adopt::recognise_all();
-    look::look_at_all(|it| it.learn_cookie());
-    // The child finds this number. Its own number would stay in this thread's variables, and others would find that the
-    // thread is gone.
-    thread::number();
+    vforked::before_vfork();
     forked::begin_vfork();
     departure::before_vfork();
     thread::is_vfork_child()
@@ -227,10 +223,10 @@ extern "C" fn returned(to_child: bool, outer: bool) {
     kernel::forget_disturbance();
     if !to_child {
         departure::after_vfork();
-        look::after_vfork();
         family::after_vfork();
         forked::end_vfork();
         handoff::release_child_packed();
+        vforked::after_vfork();
     }
 }
 

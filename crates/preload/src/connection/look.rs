@@ -9,6 +9,7 @@ use crate::guest::table::{self, Known};
 use crate::guest::{family, thread};
 use core::cell::Cell;
 use underpass_segment::family::Family;
+use underpass_segment::lock::Lock;
 use underpass_segment::sync::{Relaxed, SeqCst, fence};
 use underpass_segment::{clock, of_each_thread};
 
@@ -28,11 +29,12 @@ impl Look {
         let connection = known(fd)?;
         let look = Look(connection.index);
         if let Some(handle) = handle(connection.index) {
-            handle.lookers.fetch_add(1, SeqCst);
-            MINE.set(MINE.get() + 1);
+            // This comes first, and is taken back last: a look that a killed child has begun is ended for it.
             if thread::is_vfork_child() {
                 OF_CHILD.set(1 + connection.index);
             }
+            handle.lookers.fetch_add(1, SeqCst);
+            MINE.set(MINE.get() + 1);
         }
         // A thread that closes the descriptor changes the table first, and then waits for the threads that look.
         fence(SeqCst);
@@ -43,12 +45,12 @@ impl Look {
 impl Drop for Look {
     fn drop(&mut self) {
         if let Some(handle) = handle(self.0) {
-            OF_CHILD.set(0);
             // A child that was forked meanwhile counts none.
             let less = |n: u32| n.checked_sub(1);
             if handle.lookers.fetch_update(SeqCst, SeqCst, less).is_ok() {
                 MINE.set(MINE.get().saturating_sub(1));
             }
+            OF_CHILD.set(0);
         }
     }
 }
@@ -121,6 +123,11 @@ pub fn forget_looks() {
 }
 
 impl Connection {
+    /// The locks of its end: the reader's and the sender's.
+    pub fn locks(&self) -> [&Lock; 2] {
+        [&self.end.reading.lock, &self.end.sending.lock]
+    }
+
     /// This descriptor is about to be closed, and no thread finds the connection by it any more: returns once the
     /// threads that look at the connection have finished.
     pub fn outlast_lookers(&self) {
@@ -133,8 +140,7 @@ impl Connection {
         }
         // A signal handler may have interrupted a look of this thread, or a call of this thread that a look waits for.
         let me = thread::number();
-        let locks = [&self.end.reading.lock, &self.end.sending.lock];
-        if MINE.get() > 0 || locks.iter().any(|lock| lock.owner() == me) {
+        if MINE.get() > 0 || self.locks().iter().any(|lock| lock.owner() == me) {
             return;
         }
         let deadline = clock::nanoseconds() + PATIENCE_NS;

@@ -21,6 +21,7 @@ mod shut_down;
 pub mod state;
 mod tagged;
 pub mod unclaimed;
+pub mod vforked;
 pub mod watchers;
 pub mod way;
 

@@ -9,7 +9,23 @@ use underpass_segment::channel::Channel;
 use underpass_segment::end::Stage;
 use underpass_segment::switch::Port;
 use underpass_segment::sync::{AcqRel, Acquire, Release};
-use underpass_segment::{clock, kernel};
+use underpass_segment::{clock, kernel, of_each_thread};
+
+of_each_thread! {
+    /// 1 + the index of the connection whose channel this thread attaches in a child of vfork; 0: none.
+    static ATTACHES_IN_CHILD: u32 = 0;
+}
+
+/// A child of vfork has executed a program, or ended. If it was killed while it attached a channel, other threads wait
+/// for that no longer.
+pub fn after_vfork() {
+    if let index @ 1.. = ATTACHES_IN_CHILD.get()
+        && let Some(handle) = handle(index - 1)
+    {
+        ATTACHES_IN_CHILD.set(0);
+        let _ = handle.attachment.compare_exchange(Attachment::Working, Attachment::Absent, AcqRel, Acquire);
+    }
+}
 
 impl Connection {
     /// The channel's port, for a joined end.
@@ -22,6 +38,13 @@ impl Connection {
         // SAFETY: written before Untouched was stored; not written again while the handle is in use.
         let channel = unsafe { (*handle.channel.get()).assume_init() };
         Some(self.port_with(channel, thread::number()))
+    }
+
+    /// The port of a joined end whose channel this process has attached already.
+    pub fn attached_port(&self) -> Option<Port<'static>> {
+        let is_attached =
+            |handle: &Handle| matches!(handle.attachment.load(Acquire), Attachment::Present | Attachment::Untouched);
+        handle(self.index).filter(|handle| is_attached(handle)).and_then(|_| self.joined_port())
     }
 
     #[inline(always)]
@@ -43,12 +66,16 @@ impl Connection {
             }
             return matches!(handle.attachment.load(Acquire), Attachment::Present | Attachment::Untouched);
         }
+        if thread::is_vfork_child() {
+            ATTACHES_IN_CHILD.set(1 + self.index);
+        }
         let channel = family::with_meeting_surely(|meeting| meeting.channel(self.end, Some(self.fd))).flatten();
         if let Some(channel) = channel {
             // SAFETY: Working makes this thread the only writer, and nobody reads before Untouched.
             unsafe { (*handle.channel.get()).write(channel) };
         }
         handle.attachment.store(if channel.is_some() { Attachment::Untouched } else { Attachment::Absent }, Release);
+        ATTACHES_IN_CHILD.set(0);
         channel.is_some()
     }
 

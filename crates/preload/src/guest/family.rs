@@ -30,9 +30,12 @@ static MEETING: Shared<Meeting> = Shared(UnsafeCell::new(Meeting::new()));
 /// What [`taker`] says of the thread that uses the meeting; 0: none.
 static MEETING_TAKEN: AtomicU32 = AtomicU32::new(0);
 
+/// Bit of [`taker`]: it is a child of vfork of the thread.
+const OF_CHILD: u32 = 1;
+
 /// This thread, or its child of vfork, which has the thread's number.
 fn taker() -> u32 {
-    thread::number() << 1 | u32::from(thread::is_vfork_child())
+    thread::number() << 1 | if thread::is_vfork_child() { OF_CHILD } else { 0 }
 }
 
 /// Whether nothing of this process refers to this pool of channels any more. A [`Meeting`] asks before it detaches the
@@ -109,7 +112,13 @@ pub fn become_member(number: Option<u32>) {
 /// Does `what` with this process's [`Meeting`]; `None` when another thread uses it, or this one, where a signal handler
 /// has interrupted that.
 pub fn with_meeting<T>(what: impl FnOnce(&mut Meeting) -> T) -> Option<T> {
-    if MEETING_TAKEN.compare_exchange(0, taker(), Acquire, Relaxed).is_err() {
+    take_meeting_from(0, what)
+}
+
+/// Does `what` with this process's [`Meeting`] in place of the thread that `before` names; `None` when it does not use
+/// it.
+fn take_meeting_from<T>(before: u32, what: impl FnOnce(&mut Meeting) -> T) -> Option<T> {
+    if MEETING_TAKEN.compare_exchange(before, taker(), Acquire, Relaxed).is_err() {
         return None;
     }
     // SAFETY: the flag makes this thread the only one.
@@ -141,7 +150,5 @@ pub fn after_fork() {
 /// A child of vfork of this thread has executed a program, or ended. It may have been killed in the middle of the
 /// meeting.
 pub fn after_vfork() {
-    if MEETING_TAKEN.compare_exchange(taker() | 1, 0, Acquire, Relaxed).is_ok() {
-        with_meeting(Meeting::begin_anew);
-    }
+    kernel::undisturbed(|| take_meeting_from(taker() | OF_CHILD, Meeting::begin_anew));
 }

@@ -39,7 +39,7 @@ pub use stand_in::Unconnected;
 
 use super::census::Census;
 use super::{images, relinquish};
-use crate::connection::{Connection, count, look, unclaimed};
+use crate::connection::{Connection, count, look, unclaimed, vforked};
 use crate::guest::access::are_strings_readable;
 use crate::guest::cancellation::unless_left;
 use crate::guest::departure::{self, Leaving, Lending};
@@ -95,7 +95,9 @@ impl Execution<'_> {
 /// An environment for a new program image, and what is kept for that until it begins.
 pub struct Packed {
     envp: *const *const c_char,
-    // Dropped first: the fields below, which take the ends back, ask for the cookies of the descriptors.
+    // Dropped first: from then on the child may be in the middle of something.
+    _done: Option<vforked::Done>,
+    // Dropped next: the fields below, which take the ends back, ask for the cookies of the descriptors.
     stand_ins: Option<StandIns>,
     loan: Option<Loan>,
     // Dropped before the ends come back: each takes back its mark of going down, for which it takes the lock.
@@ -113,6 +115,7 @@ impl Packed {
     fn nothing(envp: *const *const c_char) -> Packed {
         Packed {
             envp,
+            _done: None,
             stand_ins: None,
             loan: None,
             _away: None,
@@ -175,7 +178,8 @@ impl Drop for Away {
 pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<'_>) -> Packed {
     if !how.is_alone() {
         // SAFETY: passed on to the caller.
-        return unsafe { pack_for(program, envp, how) };
+        let packed = unsafe { pack_for(program, envp, how) };
+        return Packed { _done: how.is_borrowed().then(vforked::Done::note), ..packed };
     }
     let leaving = Leaving::begin_execution();
     // A connection that another thread is just joining has joined when this returns. A signal handler may jump away.
@@ -381,6 +385,7 @@ impl Room {
             note_child_packed(Some(environment.0));
         }
         Packed {
+            _done: None,
             envp: memory.cast(),
             stand_ins: None,
             loan: Some(loan),
