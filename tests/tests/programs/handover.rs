@@ -473,6 +473,20 @@ fn a_thread_receives_beside_executions_that_fail() {
     assert_says("vain", &[(&["1000"], &[], "1000"), (&["1000"], AT_ONCE, "1000")]);
 }
 
+/// Fails, by its time, if what a killed child has begun is left as it is: the locks of ends, and rings that it has left
+/// and whose bytes it was about to give back (in a third of all rounds).
+#[test]
+fn a_child_of_vfork_that_is_killed_on_its_way_takes_nothing_along() {
+    assert_says("killed_child", &[(&["1000"], &[], "1000"), (&["1000"], AT_ONCE, "1000")]);
+}
+
+/// Fails, by a reset, if a thread sends on the kernel path while another one executes a program in vain, or if the
+/// other end has asked for that path meanwhile (in a third of all streams).
+#[test]
+fn a_thread_sends_beside_executions_that_fail() {
+    assert_says("vain_sends", &[(&["100"], &[], "100"), (&["100"], AT_ONCE, "100")]);
+}
+
 /// A child of vfork has descriptors of its own beside its parent's table.
 #[test]
 fn a_failed_execution_of_a_child_of_vfork_changes_no_socket_of_the_childs() {

@@ -65,7 +65,7 @@ laid_out! {
         /// Where in the kernel stream all is given back that this end has left in its ring for good; 0: it has left
         /// nothing, or has read up to there.
         pub(crate) given_at: AtomicU64,
-        /// How many times a receive has waited in vain since then for what is given back.
+        /// How many times a thread has looked in vain, since this end went away or left, for what is given back.
         pub(crate) vain_looks: AtomicU8,
         /// An error of the kernel socket that came before the ring was empty.
         pub error: AtomicI32,

@@ -24,8 +24,8 @@ use crate::{kernel, tap, wait};
 const PART_OF_TIMEOUT: u64 = 100;
 /// A receive of an end that is away looks again after this time.
 const AWAY_NS: u64 = 1_000_000;
-/// After so many looks in vain it looks again only after [`LONG_AWAY_NS`]: the sender may give back only with its next
-/// call.
+/// After so many looks in vain it looks again only after [`LONG_AWAY_NS`], and a receive that does not wait looks no
+/// more: the sender may give back only with its next call.
 pub(super) const LOOKS_WHILE_AWAY: u8 = 100;
 const LONG_AWAY_NS: u64 = 10_000_000;
 /// After n dozes in vain 2^n - 1 sleeps begin without one; n is at most this.
@@ -142,8 +142,8 @@ impl Port<'_> {
         }
     }
 
-    /// A receive, which has the lock and first slept at `since`, waits for a moment while this end is away: what is left
-    /// in the ring comes by the kernel, or this end comes back to it, and no doorbell tells which.
+    /// A receive, which has the lock and first slept at `since`, waits for a moment while this end is away: what is
+    /// left in the ring comes by the kernel, or this end comes back to it, and no doorbell tells which.
     pub(super) fn wait_while_away(&mut self, patience: Patience, since: u64) -> Taken {
         let deadline = match patience {
             Patience::Socket => self.receive_deadline(Some(since)),

@@ -5,7 +5,7 @@
 use super::deaths::receive;
 use super::leaving::Leave;
 use super::lies::{Ends, PATIENCE, Sent, send, some_left_unread};
-use super::{Departure, LeftRing, Port, Recipient};
+use super::{Departure, LeftRing, Port, Ready, Recipient};
 use crate::channel::{Pool, Shape, Side};
 use crate::end::SHUT_OUT;
 use crate::kernel;
@@ -281,6 +281,62 @@ fn what_has_come_is_not_awaited() {
     assert!(reader.has_been_given_all());
     assert_eq!(receive(&mut it.port(1), 1, libc::MSG_DONTWAIT), Err(Errno(libc::EAGAIN)));
     assert_eq!(reader.end.reading.vain_looks.load(Relaxed), 0, "it has waited");
+}
+
+/// The thread that left the ring for good was killed before it gave back what it had left there. Fails if the next
+/// reader does not do so: both ends would wait for ever.
+#[test]
+fn what_a_killed_thread_has_left_is_given_back() {
+    for flags in [0, libc::MSG_DONTWAIT] {
+        let (it, left) = some_left_unread();
+        assert_eq!(it.port(1).leave(Leave::UnlessLost, u64::MAX), LeftRing::Unread);
+        let (tell, told) = mpsc::channel();
+        let (port, most) = (Sent(it.port(1)), left.len());
+        thread::spawn(move || {
+            let Sent(mut port) = { port };
+            tell.send(receive(&mut port, most, libc::MSG_WAITALL | flags))
+        });
+        assert!(told.recv_timeout(PATIENCE).unwrap().unwrap() == left);
+    }
+}
+
+/// The reader is to go to the kernel path while the sender is away. Fails if it asks the sender for that: the sender
+/// would not take back its mark, and could not give back what lies before it.
+#[test]
+fn a_reader_asks_no_sender_that_is_away_for_the_kernel_path() {
+    let (it, left) = some_left_unread();
+    let sender = it.port(0);
+    assert_eq!(sender.go_away(|| true), Departure::Gone);
+    assert!(!it.port(1).hand_over(Reason::Stdio, Recipient::Unsure, false));
+    sender.come_back();
+    assert!(sender.sends_fast());
+    assert_eq!(hand_over(&it).recv_timeout(PATIENCE), Ok(true));
+    // The sender gives back with its next call, if the reader has not done so itself.
+    assert!(sender.give_back_if_due());
+    it.assert_kernel_has(&left);
+}
+
+/// The reader has gone away, and has not said yet that it is not ready. Fails if the sender goes up: it would give back
+/// anew what it sends then, and the reader would come back in the middle of that, because all was given before.
+#[test]
+fn a_sender_does_not_go_up_beside_a_reader_that_goes_away() {
+    let it = Ends::joined(false);
+    it.port(1).channel.incoming().flags.waiting.store(AWAY, SeqCst);
+    assert!(it.port(0).can_go_up() && !it.port(0).can_wake());
+    it.port(1).channel.incoming().flags.waiting.store(0, SeqCst);
+    assert!(it.port(0).can_wake());
+}
+
+/// A poll finds what a receive would. Fails if it asks the kernel alone, where nothing has come yet.
+#[test]
+fn a_poll_finds_what_an_end_that_is_away_has_left() {
+    let (it, left) = some_left_unread();
+    let (sender, reader) = (it.port(0), it.port(1));
+    assert_eq!(reader.go_away(|| true), Departure::Gone);
+    assert_eq!(reader.ready(), Ready::Yes);
+    assert!(sender.give_back_if_due());
+    assert_eq!(reader.ready(), Ready::AskKernel);
+    it.assert_kernel_has(&left);
 }
 
 /// The socket has a time of its own, and the receive asks for more than one byte at once. Fails if each look of the

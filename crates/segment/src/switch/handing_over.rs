@@ -2,10 +2,13 @@
 //! good.
 
 use super::away::Departure;
+use super::doze::LOOKS_WHILE_AWAY;
 use super::leaving::Leave;
 use super::{LeftRing, Port, micros};
 use crate::clock::{nap, ticks};
+use crate::end::Whereabouts;
 use crate::kernel;
+use crate::raw::is_quiet;
 use crate::reason::Reason;
 use crate::sync::{AtomicU64, Relaxed};
 
@@ -30,9 +33,18 @@ impl Port<'_> {
     /// Takes both directions down for good. The incoming direction goes down at once if everything in its ring was
     /// read, otherwise as soon as the other end sends again.
     pub fn pin(&self, reason: Reason) {
-        self.ask_for_down();
+        self.ask_for_down_unless_awaited();
         self.leave_if_read(u64::MAX);
         self.go_down_for_good(reason, false, u64::MAX);
+    }
+
+    /// Asks the sender for the kernel path. Where the sender has gone down behind what is unread because its process
+    /// executes a program, this does not ask: a sender that heeded it could not take that mark back, should the
+    /// execution fail, and could never give back what is unread.
+    fn ask_for_down_unless_awaited(&self) {
+        if !self.may_be_given_back_by_image() {
+            self.ask_for_down();
+        }
     }
 
     /// Hands the socket over to a process without the library. Both directions go down for good, and what is unread
@@ -41,7 +53,7 @@ impl Port<'_> {
     /// is woken in any case.
     pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
         let left = self.leave_to(recipient);
-        self.ask_for_down();
+        self.ask_for_down_unless_awaited();
         self.go_down_for_good(reason, wakes || left == LeftRing::Unread, u64::MAX);
         let is_left = left != LeftRing::No || self.is_absent();
         is_left && self.end.reading.is_where_kernel_is() && !self.is_cut_short()
@@ -63,6 +75,29 @@ impl Port<'_> {
             return LeftRing::with(self.has_left_unread() && !self.give_itself());
         }
         left
+    }
+
+    /// The thread that left the ring for good may have been killed before it gave back what it had left there, or woke
+    /// the sender for that. Before this end sleeps, or says that nothing has come, it does so. False if what was left
+    /// has still to come.
+    pub(super) fn has_what_was_left(&self) -> bool {
+        self.end.reading.whereabouts() != Whereabouts::Left || self.gets_what_was_left()
+    }
+
+    #[cold]
+    fn gets_what_was_left(&self) -> bool {
+        let vain_looks = &self.end.reading.vain_looks;
+        let looks = vain_looks.load(Relaxed);
+        let is_owed = self.awaits_given() && kernel::inq(self.fd) == Ok(0) && !self.has_ended();
+        if !is_owed || is_quiet() || looks >= LOOKS_WHILE_AWAY {
+            return true;
+        }
+        vain_looks.store(looks + 1, Relaxed);
+        // Rarer and rarer: each try may walk through /proc.
+        if looks.count_ones() <= 1 && !(self.has_left_unread() && self.give_itself()) {
+            self.go_down_for_good(Reason::Inherited, true, u64::MAX);
+        }
+        false
     }
 
     /// Whether what is unread would be left to a sender that sleeps and that nothing wakes: it has not passed this
@@ -104,7 +139,7 @@ impl Port<'_> {
         } else {
             self.leave_if_read(u64::MAX);
         }
-        self.ask_for_down();
+        self.ask_for_down_unless_awaited();
         self.go_down_for_good(reason, false, u64::MAX);
     }
 

@@ -264,7 +264,7 @@ impl Port<'_> {
 
     /// Whether the sender has gone down behind what is unread because its process executes an image, which takes the
     /// mark back if it comes (see [`Port::go_away`]).
-    fn may_be_given_back_by_image(&self) -> bool {
+    pub(super) fn may_be_given_back_by_image(&self) -> bool {
         let is_before_down = || self.front().is_ok_and(|(at, record)| self.is_before_down(at, record));
         // In this order: the sender is away when it goes down, and is back only once it has taken the mark back.
         !self.sender_has_ended()
@@ -293,6 +293,7 @@ impl Port<'_> {
         let left = self.until_given();
         if left > 0 {
             let begin = self.kernel_position() + self.end.reading.to_discard();
+            self.end.reading.vain_looks.store(0, Relaxed);
             self.end.reading.given_at.store(begin.saturating_add(left), Relaxed);
         }
         self.end.reading.armed.store(0, Relaxed);
@@ -322,7 +323,7 @@ impl Port<'_> {
     }
 
     /// Whether what this end has left in its ring for good has not all been read.
-    fn awaits_given(&self) -> bool {
+    pub(super) fn awaits_given(&self) -> bool {
         let given_at = &self.end.reading.given_at;
         if given_at.load(Relaxed) <= self.kernel_position() {
             given_at.store(0, Relaxed);

@@ -47,7 +47,8 @@ impl Port<'_> {
         }
         let mut fast = self.receives_fast();
         if !fast && self.is_absent() {
-            return Ready::AskKernel;
+            // A receive waits for what is to come back.
+            return if self.has_left_for_now() { Ready::Yes } else { Ready::AskKernel };
         }
         for _ in 0..8 {
             let Ok(record) = ring.record(position) else { return Ready::Yes };
@@ -201,8 +202,7 @@ impl Port<'_> {
             let limit = self.kernel_limit().ok().flatten().map_or(u64::MAX, |n| n as u64);
             let in_kernel = queued.saturating_sub(discard).min(limit);
             total += in_kernel;
-            if self.presence() == Presence::Away && reading.whereabouts() == Whereabouts::AwayFromRing {
-                // Nothing of that has come by the kernel yet.
+            if self.is_away_with_all() {
                 return total + self.left_behind();
             }
             let Ok((head, up @ Record::Up(_))) = self.front() else { return total };
@@ -222,6 +222,16 @@ impl Port<'_> {
             return total;
         }
         total + queued.saturating_sub(before).saturating_sub(bells.saturating_sub(taken))
+    }
+
+    /// Whether this end is away from its ring, and nothing that it has left there has come by the kernel yet.
+    fn is_away_with_all(&self) -> bool {
+        self.presence() == Presence::Away && self.end.reading.whereabouts() == Whereabouts::AwayFromRing
+    }
+
+    #[cold]
+    fn has_left_for_now(&self) -> bool {
+        self.is_away_with_all() && self.left_behind() > 0
     }
 
     /// Whether the kernel may know of something to be read that the ring does not show.

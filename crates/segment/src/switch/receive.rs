@@ -21,9 +21,9 @@ const ASK_EVERY_US: u64 = 1000;
 /// A thread that sleeps in a receive, and is about to be woken, wakes within this time if it is not stopped.
 const WAKES_WITHIN_US: u64 = 100_000;
 
-/// A receive that does not wait waits so often for what is left in the ring while this end is away: a poll may have
-/// reported it before, and the sender gives it back, or the end comes back to it.
-/// All receives together wait [`LOOKS_WHILE_AWAY`] times.
+/// A receive that does not wait looks so often for what is left in the ring while this end is away: a poll may have
+/// reported it before, and the sender gives it back, or the end comes back to it. All receives together wait for that
+/// [`LOOKS_WHILE_AWAY`] times.
 const AWAY_ROUNDS: u32 = 20;
 
 impl Port<'_> {
@@ -170,12 +170,10 @@ impl Port<'_> {
                     return Ok(total);
                 }
                 Taken::Nothing if nonblocking && total > 0 => return Ok(total),
-                Taken::Nothing if nonblocking && away_rounds < AWAY_ROUNDS && self.awaits_left() => {
-                    away_rounds += 1;
-                    self.wait_while_away(Patience::Until(None), 0);
-                }
                 Taken::Nothing if nonblocking => {
-                    if let Some(answer) = self.find_nothing() {
+                    if !self.looks_again_while_away(&mut away_rounds)
+                        && let Some(answer) = self.find_nothing()
+                    {
                         return answer;
                     }
                 }
@@ -222,6 +220,21 @@ impl Port<'_> {
         }
     }
 
+    /// A receive that does not wait has found nothing. Whether it looks again, after `rounds` such looks, because this
+    /// end is or was away: what a poll has reported before may be on its way, or have come just now.
+    fn looks_again_while_away(&mut self, rounds: &mut u32) -> bool {
+        let has_been_away = self.end.is_away() || self.end.reading.away_at.load(Relaxed) != 0;
+        if !has_been_away || *rounds >= AWAY_ROUNDS {
+            return false;
+        }
+        *rounds += 1;
+        if self.awaits_left() {
+            self.wait_while_away(Patience::Until(None), 0);
+            return true;
+        }
+        self.was_given_meanwhile()
+    }
+
     /// Whether this end is away, and its sender has still to give back something.
     #[cold]
     fn awaits_left(&self) -> bool {
@@ -232,6 +245,12 @@ impl Port<'_> {
             && self.left_behind() > 0
             && kernel::inq(self.fd) == Ok(0)
             && !self.has_been_given_all()
+    }
+
+    /// Whether something has come by the kernel, where this end reads.
+    #[cold]
+    fn was_given_meanwhile(&self) -> bool {
+        !self.receives_fast() && !is_quiet() && matches!(kernel::inq(self.fd), Ok(1..))
     }
 
     /// What a receive says that does not wait and has found nothing. `None`: something has come meanwhile.
@@ -246,7 +265,7 @@ impl Port<'_> {
             }
             _ => !self.has_something(),
         };
-        (nothing && self.is_still_nothing()).then_some(Err(AGAIN))
+        (nothing && self.has_what_was_left() && self.is_still_nothing()).then_some(Err(AGAIN))
     }
 
     #[inline]

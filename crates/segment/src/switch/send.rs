@@ -1,5 +1,6 @@
 //! Sending: into the ring while the direction is fast, else on the kernel path; going up and going down.
 
+use super::away::departing;
 use super::path::{Descent, GoUp};
 use super::room::Room;
 use super::{AGAIN, BROKEN, LIES_US, Port, STOPPED_US, micros};
@@ -17,6 +18,8 @@ use crate::vector::Cursor;
 /// A longer send holds signals back from its beginning, a shorter one from its first wait. Until then the reader cannot
 /// have answered with a signal.
 const LONG: usize = 64 << 10;
+/// A send awaits a thread that executes a program for this long.
+const EXECUTED_WITHIN_US: u64 = 100_000;
 
 impl Port<'_> {
     /// Sends what is under `from` as send(2) does with `flags`. `plain` sends on the kernel path what is left after so
@@ -45,7 +48,7 @@ impl Port<'_> {
     #[inline]
     pub fn send_from(&self, from: &mut impl Source, flags: i32, plain: impl FnOnce(usize) -> Answer) -> Answer {
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.end.nonblocking.load(Relaxed) != 0;
-        let entered = self.enter_sending();
+        let entered = self.enter_sending_to_send();
         let (mut sent, mut held_back) = (0, None);
         let outcome = self.send_inside(from, &mut sent, &mut held_back, nonblocking, entered == Entered::Nested);
         self.exit_sending(entered, matches!(outcome, Outcome::Plain));
@@ -75,7 +78,7 @@ impl Port<'_> {
     /// # Errors
     /// What `plain` says.
     pub fn send_by_kernel(&self, reason: Reason, plain: impl FnOnce() -> Answer) -> Answer {
-        let entered = self.enter_sending();
+        let entered = self.enter_sending_to_send();
         if entered == Entered::Nested && self.sends_fast() {
             // A send of this thread, below this one, has chosen the ring.
             return Err(AGAIN);
@@ -95,6 +98,34 @@ impl Port<'_> {
         }
         self.exit_sending(entered, true);
         self.count_plain(1, || self.check_untold(0).and_then(|()| plain()))
+    }
+
+    /// Enters the lock. While another thread executes a program, for which this end went down, this waits for a moment:
+    /// the execution may fail, and behind what is sent on the kernel path meanwhile the mark of going down could not be
+    /// taken back.
+    #[inline]
+    fn enter_sending_to_send(&self) -> Entered {
+        let entered = self.enter_sending();
+        if self.sends_fast() || entered == Entered::Nested || !self.end.is_away() {
+            return entered;
+        }
+        self.await_execution(entered)
+    }
+
+    #[cold]
+    fn await_execution(&self, mut entered: Entered) -> Entered {
+        let began = ticks();
+        while entered != Entered::Nested
+            && !self.sends_fast()
+            && self.end.is_away()
+            && departing() > 0
+            && ticks().wrapping_sub(began) < micros(EXECUTED_WITHIN_US)
+        {
+            self.end.sending.lock.exit(entered);
+            nap(50);
+            entered = self.enter_sending();
+        }
+        entered
     }
 
     /// Makes and counts a kernel send of `wanted` bytes. Until it is over it counts as refused, because the kernel

@@ -27,7 +27,8 @@ pub enum Sleep {
 }
 
 impl Port<'_> {
-    /// A receive that first slept at `since` sleeps in the kernel until something arrives, or as long as `patience` says.
+    /// A receive that first slept at `since` sleeps in the kernel until something arrives, or as long as `patience`
+    /// says.
     pub(super) fn sleep(&mut self, patience: Patience, since: u64) -> Taken {
         let reading = &self.end.reading;
         // The other end may have left unread the very bytes that it is to answer, and the thread that was to give them
@@ -140,7 +141,7 @@ impl Port<'_> {
 
     /// Before this thread sleeps on the connection, it gives back what readers have left unread in this ring and in
     /// those of its process's other connections. False if the kernel has no room for all of it yet, or another thread
-    /// is sending there: the thread has to come again.
+    /// is sending there, or this end itself awaits what is given back: the thread has to come again.
     pub(super) fn give_back_before_sleep(&self) -> bool {
         let (now, seen) = (self.channel.departures(), &self.end.departures);
         if seen.load(Relaxed) != now {
@@ -149,7 +150,7 @@ impl Port<'_> {
             }
             seen.store(now, Relaxed);
         }
-        self.give_back_unless_busy()
+        self.give_back_unless_busy() && self.has_what_was_left()
     }
 
     /// Waits until the thread that sleeps in a receive wakes. To the program this is a sleep in a receive, too.
