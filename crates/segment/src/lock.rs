@@ -168,7 +168,10 @@ impl Lock {
         if self.owner() == me && self.asleep.compare_exchange(KEPT, 0, AcqRel, Relaxed).is_ok() {
             self.owner.store(0, Release);
         }
-        let _ = self.owner.compare_exchange(me, GONE, AcqRel, Relaxed);
+        if self.owner.compare_exchange(me, GONE, AcqRel, Relaxed).is_ok() {
+            // It does not wake those that sleep behind it.
+            self.wake_others(self.asleep.load(Acquire));
+        }
         let visited = |now| (now & VISITOR == me).then_some(now | GONE);
         let _ = self.asleep.fetch_update(AcqRel, Relaxed, visited);
     }

@@ -3,15 +3,40 @@
 //! The parent's thread, which goes on then, says so of the ends that the child was inside of.
 
 use super::look::{self, look_at_all};
-use super::port;
+use super::{Connection, port};
 use crate::guest::thread;
+use underpass_segment::lock::Lock;
 use underpass_segment::of_each_thread;
 
+/// A thread is seldom inside of more locks than one.
+const MOST: usize = 4;
+/// Stands for all others where there are more.
+const ALL: u32 = u32::MAX;
+
 of_each_thread! {
-    /// This thread was inside the lock of an end when it last made a child of vfork: a signal handler does that.
-    static WAS_INSIDE: bool = false;
+    /// The locks that this thread was inside of when it last made a child of vfork (a signal handler does that), each
+    /// as [`name`] says; 0: none.
+    static INSIDE: [u32; MOST] = [0, 0, 0, 0];
+    /// How many executions this child of vfork prepares: a signal handler may begin one on top of another.
+    static PREPARES: u32 = 0;
+    static PREPARED_BEFORE: u32 = 0;
     /// See [`Done`].
     static IS_DONE: bool = false;
+}
+
+/// The name of lock number `which` of [`Connection::locks`].
+fn name(connection: &Connection, which: usize) -> u32 {
+    1 + 2 * connection.index + which as u32
+}
+
+/// Calls `what` with the name of each lock that this thread is inside of.
+fn for_each_inside(connection: &Connection, mut what: impl FnMut(u32, &Lock)) {
+    let me = thread::number();
+    for (which, lock) in connection.locks().into_iter().enumerate() {
+        if lock.is_of(me) {
+            what(name(connection, which), lock);
+        }
+    }
 }
 
 /// This thread is about to make a child of vfork. The child may execute a program with sockets that were not used yet,
@@ -19,13 +44,17 @@ of_each_thread! {
 pub fn before_vfork() {
     // The child finds this number. Its own number would stay in this thread's variables, and others would find that the
     // thread is gone.
-    let me = thread::number();
-    let mut is_inside = false;
+    thread::number();
+    let (mut inside, mut count) = ([0; MOST], 0);
     look_at_all(|it| {
         it.learn_cookie();
-        is_inside |= it.locks().iter().any(|lock| lock.is_of(me));
+        for_each_inside(&it, |name, _| {
+            inside[count.min(MOST - 1)] = if count < MOST { name } else { ALL };
+            count += 1;
+        });
     });
-    WAS_INSIDE.set(is_inside);
+    INSIDE.set(inside);
+    PREPARED_BEFORE.set(PREPARES.get());
 }
 
 /// The child has executed a program, or ended. If it was killed on its way, others go on with what it was in the middle
@@ -33,28 +62,52 @@ pub fn before_vfork() {
 pub fn after_vfork() {
     look::after_vfork();
     port::after_vfork();
-    if !IS_DONE.get() && !WAS_INSIDE.get() {
+    if !IS_DONE.get() {
+        let inside = INSIDE.get();
+        let was_inside = |name| inside.contains(&name) || inside.contains(&ALL);
         let me = thread::number();
         look_at_all(|it| {
-            it.locks().iter().filter(|lock| lock.is_of(me)).for_each(|lock| lock.forsake(me));
+            for_each_inside(&it, |name, lock| {
+                if !was_inside(name) {
+                    lock.forsake(me);
+                }
+            });
             if let Some(port) = it.attached_port() {
                 port.stop_giving();
             }
         });
     }
+    PREPARES.set(PREPARED_BEFORE.get());
     IS_DONE.set(false);
 }
 
-/// This child of vfork executes a program, or ends, and is in the middle of nothing. Dropped, it has failed to.
-pub struct Done(());
+/// This child of vfork prepares an execution.
+pub struct Preparing(());
 
-impl Done {
-    /// Says so.
-    pub fn note() -> Done {
-        IS_DONE.set(true);
-        Done(())
+impl Preparing {
+    /// Begins to.
+    pub fn begin() -> Preparing {
+        PREPARES.set(PREPARES.get() + 1);
+        Preparing(())
+    }
+
+    /// The preparation is over. `None` on top of another one, which goes on if the execution fails.
+    pub fn end(self) -> Option<Done> {
+        (PREPARES.get() == 1).then(|| {
+            IS_DONE.set(true);
+            Done(())
+        })
     }
 }
+
+impl Drop for Preparing {
+    fn drop(&mut self) {
+        PREPARES.set(PREPARES.get().saturating_sub(1));
+    }
+}
+
+/// This child of vfork executes a program, and is in the middle of nothing else. Dropped, it has failed to.
+pub struct Done(());
 
 impl Drop for Done {
     fn drop(&mut self) {

@@ -86,7 +86,7 @@ impl Leaving {
     fn begin() -> Leaving {
         // In this order: a signal handler that lends does not wait for its own thread.
         LEAVES.set(LEAVES.get() + 1);
-        switch::begin_departing();
+        switch::begin_departing(thread::number());
         let deadline = clock::nanoseconds() + LENT_WITHIN_NS;
         while LENDING.load(SeqCst) > LENDS.get() && clock::nanoseconds() < deadline {
             clock::nap(50);

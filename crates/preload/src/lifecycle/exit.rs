@@ -8,7 +8,6 @@ use crate::connection::Connection;
 use crate::connection::count::report;
 use crate::connection::look::for_each;
 use crate::connection::references::{leave_to_image, relinquish};
-use crate::connection::vforked::Done;
 use crate::guest::departure::Leaving;
 use crate::guest::{family, forked, table, thread};
 use crate::watch::{epoll, set};
@@ -49,11 +48,7 @@ pub fn after_fork() {
 /// The process ends: lets go of its connections, whose family may live on.
 pub fn leave() {
     forked::check();
-    if thread::is_vfork_child() {
-        // It does not come back from here.
-        return core::mem::forget(Done::note());
-    }
-    if HAS_LEFT.swap(true, Acquire) {
+    if thread::is_vfork_child() || HAS_LEFT.swap(true, Acquire) {
         return;
     }
     let leaving = Leaving::begin_exit();

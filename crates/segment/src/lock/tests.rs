@@ -135,6 +135,26 @@ fn who_sleeps_behind_a_sleeper_is_woken_or_gives_up() {
     assert_eq!((lock.owner(), lock.asleep.load(Relaxed)), (0, 0));
 }
 
+/// The owner was a child of vfork that is gone, and had this thread's number, which lives on.
+#[test]
+fn who_sleeps_behind_a_forsaken_sleeper_goes_on() {
+    let lock = Lock { owner: AtomicU32::new(0), asleep: AtomicU32::new(0) };
+    let me = kernel::marked(kernel::thread_id());
+    lock.enter(me);
+    lock.fall_asleep();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let answer = lock.sleep_behind(Some(clock::nanoseconds() + 20_000_000_000));
+            (answer, lock.enter(1))
+        });
+        while lock.asleep.load(Acquire) & AWAITED == 0 {
+            clock::nap(100);
+        }
+        lock.forsake(me);
+        assert_eq!(other.join().unwrap(), (Ok(0), Entered::AfterDeath));
+    });
+}
+
 #[test]
 fn an_owner_that_wakes_waits_for_a_visitor() {
     let lock = Lock { owner: AtomicU32::new(0), asleep: AtomicU32::new(0) };

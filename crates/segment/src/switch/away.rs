@@ -21,10 +21,19 @@ use crate::words::{ALONE, AWAY, Flag, GIVING, LEFT, NO_MORE_BELLS, Presence};
 /// How many threads of this process end it, or execute a program.
 static DEPARTING: AtomicU32 = AtomicU32::new(0);
 
-/// A thread ends this process, or executes a program: ends that are away stay so, whatever other threads receive. These
-/// read the kernel path, as every process may that has the socket of such an end.
-pub fn begin_departing() {
+/// The number of the thread that began to last.
+static DEPARTER: AtomicU32 = AtomicU32::new(0);
+
+/// Thread `me` ends this process, or executes a program: ends that are away stay so, whatever other threads receive.
+/// These read the kernel path, as every process may that has the socket of such an end.
+pub fn begin_departing(me: u32) {
+    DEPARTER.store(me, SeqCst);
     DEPARTING.fetch_add(1, SeqCst);
+}
+
+/// Whether a thread does beside thread `me`.
+pub(super) fn another_departs(me: u32) -> bool {
+    departing() > 0 && DEPARTER.load(SeqCst) != me
 }
 
 /// How many threads do.

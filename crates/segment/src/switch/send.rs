@@ -1,6 +1,6 @@
 //! Sending: into the ring while the direction is fast, else on the kernel path; going up and going down.
 
-use super::away::departing;
+use super::away::another_departs;
 use super::path::{Descent, GoUp};
 use super::room::Room;
 use super::{AGAIN, BROKEN, LIES_US, Port, STOPPED_US, micros};
@@ -18,8 +18,9 @@ use crate::vector::Cursor;
 /// A longer send holds signals back from its beginning, a shorter one from its first wait. Until then the reader cannot
 /// have answered with a signal.
 const LONG: usize = 64 << 10;
-/// A send awaits a thread that executes a program for this long.
-const EXECUTED_WITHIN_US: u64 = 100_000;
+/// A send awaits a thread that executes a program for this long at most. Then it goes the kernel path, as do all that
+/// follow.
+const EXECUTED_WITHIN_US: u64 = 1_000_000;
 
 impl Port<'_> {
     /// Sends what is under `from` as send(2) does with `flags`. `plain` sends on the kernel path what is left after so
@@ -118,7 +119,8 @@ impl Port<'_> {
         while entered != Entered::Nested
             && !self.sends_fast()
             && self.end.is_away()
-            && departing() > 0
+            && another_departs(self.me)
+            && self.given_since() == Some(0)
             && ticks().wrapping_sub(began) < micros(EXECUTED_WITHIN_US)
         {
             self.end.sending.lock.exit(entered);

@@ -95,7 +95,7 @@ impl Execution<'_> {
 /// An environment for a new program image, and what is kept for that until it begins.
 pub struct Packed {
     envp: *const *const c_char,
-    // Dropped first: from then on the child may be in the middle of something.
+    // Dropped first: the child is no longer done.
     _done: Option<vforked::Done>,
     // Dropped next: the fields below, which take the ends back, ask for the cookies of the descriptors.
     stand_ins: Option<StandIns>,
@@ -177,9 +177,10 @@ impl Drop for Away {
 /// `envp` must be null or an environment, where a bad pointer is an error.
 pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<'_>) -> Packed {
     if !how.is_alone() {
+        let preparing = how.is_borrowed().then(vforked::Preparing::begin);
         // SAFETY: passed on to the caller.
         let packed = unsafe { pack_for(program, envp, how) };
-        return Packed { _done: how.is_borrowed().then(vforked::Done::note), ..packed };
+        return Packed { _done: preparing.and_then(vforked::Preparing::end), ..packed };
     }
     let leaving = Leaving::begin_execution();
     // A connection that another thread is just joining has joined when this returns. A signal handler may jump away.
