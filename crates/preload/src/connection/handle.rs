@@ -8,7 +8,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use underpass_segment::channel::Channel;
 use underpass_segment::family::MAX_ENDS;
-use underpass_segment::sync::{AtomicBool, AtomicU32, AtomicU64, Relaxed};
+use underpass_segment::sync::{Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed};
 
 /// What this process keeps of an end.
 pub struct Handle {
@@ -65,6 +65,11 @@ pub fn handle(index: u32) -> Option<&'static Handle> {
 }
 
 impl Handle {
+    /// Whether the channel is there, and may be used.
+    pub fn is_attached(&self) -> bool {
+        matches!(self.attachment.load(Acquire), Attachment::Present | Attachment::Untouched)
+    }
+
     /// This process has the end from now on.
     pub fn begin(&self) {
         self.relinquished.store(false, Relaxed);

@@ -42,9 +42,7 @@ impl Connection {
 
     /// The port of a joined end whose channel this process has attached already.
     pub fn attached_port(&self) -> Option<Port<'static>> {
-        let is_attached =
-            |handle: &Handle| matches!(handle.attachment.load(Acquire), Attachment::Present | Attachment::Untouched);
-        handle(self.index).filter(|handle| is_attached(handle)).and_then(|_| self.joined_port())
+        if handle(self.index)?.is_attached() { self.joined_port() } else { None }
     }
 
     #[inline(always)]
@@ -64,7 +62,7 @@ impl Connection {
             while handle.attachment.load(Acquire) == Attachment::Working {
                 clock::give_way();
             }
-            return matches!(handle.attachment.load(Acquire), Attachment::Present | Attachment::Untouched);
+            return handle.is_attached();
         }
         if thread::is_vfork_child() {
             ATTACHES_IN_CHILD.set(1 + self.index);

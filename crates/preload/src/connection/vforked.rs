@@ -19,6 +19,7 @@ of_each_thread! {
     static INSIDE: [u32; MOST] = [0, 0, 0, 0];
     /// How many executions this child of vfork prepares: a signal handler may begin one on top of another.
     static PREPARES: u32 = 0;
+    /// [`PREPARES`] when this thread last made a child of vfork. A killed child does not take back what it has counted.
     static PREPARED_BEFORE: u32 = 0;
     /// See [`Done`].
     static IS_DONE: bool = false;
