@@ -201,7 +201,7 @@ impl Port<'_> {
             && !nested
             && !self.has_sent_fin()
             && (self.sends_fast() || self.try_up(GoUp::ToWake))
-            && self.announce_bell();
+            && self.announce_bell_unless_away();
         pin();
         let (began, mut has_made_room) = (ticks(), false);
         while !nested && self.sends_fast() {

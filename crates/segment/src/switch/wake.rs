@@ -177,6 +177,21 @@ impl Port<'_> {
         wanted
     }
 
+    /// As [`Port::announce_bell`], unless the reader is away. A reader that comes back allows doorbells before it says
+    /// that it is back, and may find then that this end gives back. It stays away, and would take the doorbell for
+    /// data.
+    pub(super) fn announce_bell_unless_away(&self) -> bool {
+        // In this order: the reader allows doorbells first.
+        if !self.announce_bell() {
+            return false;
+        }
+        let is_away = self.reader_is_away();
+        if is_away {
+            self.take_bell_back();
+        }
+        !is_away
+    }
+
     fn send_announced_bell(&self) {
         let began = ticks();
         loop {
