@@ -483,7 +483,6 @@ fn a_child_of_vfork_that_is_killed_on_its_way_takes_nothing_along() {
 /// Fails, by a reset, if a thread sends on the kernel path while another one executes a program in vain, or if the
 /// other end has asked for that path meanwhile (in a third of all streams).
 #[test]
-#[ignore = "beside much load one stream in hundreds still waits for 20 s, or is reset: docs/limits.md"]
 fn a_thread_sends_beside_executions_that_fail() {
     assert_says("vain_sends", &[(&["100"], &[], "100"), (&["100"], AT_ONCE, "100")]);
 }

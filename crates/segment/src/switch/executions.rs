@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "lays a buffer out as the library has it")]
 
 use super::deaths::receive;
-use super::leaving::Leave;
+use super::leaving::{Fate, Leave};
 use super::lies::{Ends, PATIENCE, Sent, send, some_left_unread};
 use super::{Departure, LeftRing, Port, Ready, Recipient};
 use crate::channel::{Pool, Shape, Side};
@@ -14,7 +14,7 @@ use crate::reason::Reason;
 use crate::ring::Record;
 use crate::sync::{Relaxed, SeqCst};
 use crate::vector::Cursor;
-use crate::words::{ALONE, AWAY, DOZING, GIVING};
+use crate::words::{ALONE, AWAY, DOZING, GIVING, NO_MORE_BELLS};
 use std::io::Read;
 use std::net::Shutdown;
 use std::sync::mpsc;
@@ -300,20 +300,41 @@ fn what_a_killed_thread_has_left_is_given_back() {
     }
 }
 
-/// The reader is to go to the kernel path while the sender is away. Fails if it asks the sender for that: the sender
-/// would not take back its mark, and could not give back what lies before it.
+/// The reader is to go to the kernel path while the sender is away, or while nothing would wake the sender. Fails if it
+/// asks the sender for that path: the sender would go down behind what is unread, and could not give that back.
 #[test]
-fn a_reader_asks_no_sender_that_is_away_for_the_kernel_path() {
-    let (it, left) = some_left_unread();
-    let sender = it.port(0);
-    assert_eq!(sender.go_away(|| true), Departure::Gone);
-    assert!(!it.port(1).hand_over(Reason::Stdio, Recipient::Unsure, false));
-    sender.come_back();
-    assert!(sender.sends_fast());
-    assert_eq!(hand_over(&it).recv_timeout(PATIENCE), Ok(true));
-    // The sender gives back with its next call, if the reader has not done so itself.
-    assert!(sender.give_back_if_due());
-    it.assert_kernel_has(&left);
+fn a_reader_asks_for_the_kernel_path_once_it_has_left() {
+    let offer = |reader: &Port<'_>| reader.offer(Reason::Passed);
+    let hand_over_unsure = |reader: &Port<'_>| assert!(!reader.hand_over(Reason::Stdio, Recipient::Unsure, false));
+    for (is_away, is_offered) in [(true, false), (true, true), (false, false), (false, true)] {
+        let (it, mut left) = some_left_unread();
+        let (sender, reader) = (it.port(0), it.port(1));
+        assert_eq!(reader.fate_of_unread(), Fate::Open);
+        let ready = &sender.channel.incoming().flags.ready;
+        if is_away {
+            assert_eq!(sender.go_away(|| true), Departure::Gone);
+            assert_eq!(reader.fate_of_unread(), Fate::Awaited);
+        } else {
+            ready.store(0, SeqCst);
+        }
+        if is_offered {
+            offer(&reader)
+        } else {
+            hand_over_unsure(&reader)
+        }
+        if is_away {
+            sender.come_back()
+        } else {
+            ready.store(1, SeqCst)
+        }
+        assert!(sender.sends_fast());
+        assert_eq!(it.send(b"and more"), Ok(8));
+        left.extend(b"and more");
+        assert_eq!(hand_over(&it).recv_timeout(PATIENCE), Ok(true), "{is_away} {is_offered}");
+        // The sender gives back with its next call, if the reader has not done so itself.
+        assert!(sender.give_back_if_due());
+        it.assert_kernel_has(&left);
+    }
 }
 
 /// The reader has gone away, and has not said yet that it is not ready. Fails if the sender goes up: it would give back
@@ -325,6 +346,21 @@ fn a_sender_does_not_go_up_beside_a_reader_that_goes_away() {
     assert!(it.port(0).can_go_up() && !it.port(0).can_wake());
     it.port(1).channel.incoming().flags.waiting.store(0, SeqCst);
     assert!(it.port(0).can_wake());
+}
+
+/// The reader is about to come back, and has allowed doorbells. Fails if the sender rings as it goes down, and then
+/// gives back: the reader stays away, and would take the doorbell for data.
+#[test]
+fn a_reader_that_is_about_to_come_back_gets_no_doorbell() {
+    let (it, mut left) = some_left_unread();
+    let (sender, reader) = (it.port(0), it.port(1));
+    assert_eq!(reader.go_away(|| true), Departure::Gone);
+    reader.channel.incoming().sender.announced.fetch_and(!NO_MORE_BELLS, SeqCst);
+    sender.go_down_for_now(Reason::Met, true);
+    reader.come_back();
+    assert_eq!(it.send(b"and more"), Ok(8));
+    left.extend(b"and more");
+    it.assert_kernel_has(&left);
 }
 
 /// A poll finds what a receive would. Fails if it asks the kernel alone, where nothing has come yet.

@@ -3,7 +3,7 @@
 
 use super::away::Departure;
 use super::doze::LOOKS_WHILE_AWAY;
-use super::leaving::Leave;
+use super::leaving::{Fate, Leave};
 use super::{LeftRing, Port, micros};
 use crate::clock::{nap, ticks};
 use crate::end::Whereabouts;
@@ -42,7 +42,15 @@ impl Port<'_> {
     /// executes a program, this does not ask: a sender that heeded it could not take that mark back, should the
     /// execution fail, and could never give back what is unread.
     fn ask_for_down_unless_awaited(&self) {
-        if !self.may_be_given_back_by_image() {
+        if self.fate_of_unread() != Fate::Awaited {
+            self.ask_for_down();
+        }
+    }
+
+    /// Asks the sender for the kernel path where that costs nothing: this end has left the ring, or the sender has gone
+    /// down for good. Any other sender would go down behind what is unread, and could never give that back.
+    fn ask_for_down_if_left(&self) {
+        if self.is_absent() || self.fate_of_unread() == Fate::Lost {
             self.ask_for_down();
         }
     }
@@ -53,7 +61,11 @@ impl Port<'_> {
     /// is woken in any case.
     pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
         let left = self.leave_to(recipient);
-        self.ask_for_down_unless_awaited();
+        if recipient == Recipient::Unsure {
+            self.ask_for_down_if_left();
+        } else {
+            self.ask_for_down_unless_awaited();
+        }
         self.go_down_for_good(reason, wakes || left == LeftRing::Unread, u64::MAX);
         let is_left = left != LeftRing::No || self.is_absent();
         is_left && self.end.reading.is_where_kernel_is() && !self.is_cut_short()
@@ -139,7 +151,7 @@ impl Port<'_> {
         } else {
             self.leave_if_read(u64::MAX);
         }
-        self.ask_for_down_unless_awaited();
+        self.ask_for_down_if_left();
         self.go_down_for_good(reason, false, u64::MAX);
     }
 

@@ -50,6 +50,19 @@ pub(super) enum Leave {
     UnlessLost,
 }
 
+/// What is to become of what is unread in a ring that its reader leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// The sender can put it on the kernel path, or there is nothing.
+    Open,
+    /// The sender has gone down behind it because its process executes an image, which takes that mark back if it comes
+    /// (see [`Port::go_away`]).
+    Awaited,
+    /// The sender can never put it on the kernel path: it has gone down behind that for good, or has ended its
+    /// direction. A sender that is about to end it may still be able to, and is not waited for.
+    Lost,
+}
+
 impl Port<'_> {
     /// Leaves the incoming ring for good, so that a process without the library can read the socket. No doorbell is on
     /// its way then, and the sender puts on the kernel path what it finds unread.
@@ -79,7 +92,7 @@ impl Port<'_> {
     }
 
     /// `None`, if `awaits_image`: the other end has gone down behind what is unread because it executes an image, which
-    /// may take the mark back.
+    /// may take the mark back, or has just taken it back.
     fn leave_beside(&self, beside: Beside, how: Leave, until: u64, awaits_image: bool) -> Option<LeftRing> {
         let flags = &self.channel.incoming().flags;
         if self.is_absent() {
@@ -90,11 +103,13 @@ impl Port<'_> {
         }
         flags.consumed.store(self.place().consumed as u32, Relaxed);
         if !kernel::undisturbed(|| self.leave_what_can_be_given_back(LEFT)) {
-            if awaits_image && self.may_be_given_back_by_image() {
+            let fate = self.fate_of_unread();
+            let is_back = || fate == Fate::Open && self.can_leave() && !self.sender_switches();
+            if awaits_image && (fate == Fate::Awaited || is_back()) {
                 flags.consumed.store(0, Relaxed);
                 return None;
             }
-            let is_lost = self.can_never_be_given_back() || self.has_bells_behind_data();
+            let is_lost = matches!(fate, Fate::Awaited | Fate::Lost) || self.has_bells_behind_data();
             if how != Leave::UnlessLost || is_lost {
                 // If the reader leaves later, then at the beginning of a record.
                 flags.consumed.store(0, Relaxed);
@@ -161,8 +176,11 @@ impl Port<'_> {
     ///
     /// [`AWAY`]: crate::words::AWAY
     pub(super) fn leave_what_can_be_given_back(&self, how: u32) -> bool {
-        let can_leave = || self.can_be_given_back() && !self.has_bells_behind_data();
-        self.leave_beside_switch(|flag| can_leave().then_some(flag.0 | how))
+        self.leave_beside_switch(|flag| self.can_leave().then_some(flag.0 | how))
+    }
+
+    fn can_leave(&self) -> bool {
+        self.can_be_given_back() && !self.has_bells_behind_data()
     }
 
     /// Changes the flag to what `leave` makes of it, if the sender does not switch the path meanwhile.
@@ -240,37 +258,37 @@ impl Port<'_> {
     /// its direction.
     fn can_be_given_back(&self) -> bool {
         let Ok((at, record)) = self.front() else { return false };
-        matches!(record, Record::Empty) || !self.is_before_down(at, record) && !self.sender_has_ended()
+        matches!(record, Record::Empty) || self.mark_behind(at, record).is_none() && !self.sender_has_ended()
     }
 
-    /// Whether the sender can never put on the kernel path what is unread: it has gone down behind that, or has ended
-    /// its direction. A sender that is about to end it may still be able to, and is not waited for.
-    fn can_never_be_given_back(&self) -> bool {
-        self.front().is_ok_and(|(at, record)| {
-            !matches!(record, Record::Empty | Record::Down(_))
-                && (self.is_before_down(at, record) || self.sender_has_ended())
-        })
-    }
-
-    /// Whether the sender has gone down behind `record`, which lies at `at`.
-    fn is_before_down(&self, at: u64, record: Record) -> bool {
+    /// Where the sender has gone down behind `record`, which lies at `at`.
+    fn mark_behind(&self, at: u64, record: Record) -> Option<u64> {
         let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
-        self.down_behind(behind).is_some()
+        self.down_behind(behind).map(|(mark, _)| mark)
     }
 
     pub(super) fn sender_has_ended(&self) -> bool {
         self.channel.incoming().sender.ended.load(SeqCst) != 0 || self.has_ended()
     }
 
-    /// Whether the sender has gone down behind what is unread because its process executes an image, which takes the
-    /// mark back if it comes (see [`Port::go_away`]).
-    pub(super) fn may_be_given_back_by_image(&self) -> bool {
-        let is_before_down = || self.front().is_ok_and(|(at, record)| self.is_before_down(at, record));
-        // In this order: the sender is away when it goes down, and is back only once it has taken the mark back.
-        !self.sender_has_ended()
-            && is_before_down()
-            && (self.reader_is_to_return() || !is_before_down())
-            && !self.sender_is_gone()
+    /// What is to become of what is unread, where this end leaves the ring.
+    pub(super) fn fate_of_unread(&self) -> Fate {
+        let mark = || self.front().ok().and_then(|(at, record)| self.mark_behind(at, record));
+        let seen = mark();
+        let is_unread = self.front().is_ok_and(|(_, record)| !matches!(record, Record::Empty | Record::Down(_)));
+        // In this order: a sender is away when it goes down, and is back only once it has taken that mark back. It may
+        // be away again by now, behind another mark.
+        let is_awaited = || self.reader_is_to_return() && !self.asks_for_down() || mark() != seen;
+        match (seen, self.sender_has_ended()) {
+            (Some(_), false) if is_awaited() && !self.sender_is_gone() => Fate::Awaited,
+            (None, false) => Fate::Open,
+            _ if is_unread => Fate::Lost,
+            _ => Fate::Open,
+        }
+    }
+
+    fn sender_switches(&self) -> bool {
+        self.channel.incoming().sender.switching.load(SeqCst) != 0
     }
 
     /// Whether a doorbell lies, or may come to lie, behind data that was sent on the kernel path before the direction
