@@ -438,61 +438,6 @@ fn a_failed_execution_leaves_the_connection_as_it_was() {
     scene.finish();
 }
 
-/// The arguments and settings of a run, and what it says.
-type Said<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a str);
-
-/// Runs a fixture so. Its connections go fast.
-fn assert_says(fixture: &str, runs: &[Said<'_>]) {
-    let Some(stage) = Stage::with(&["cc"]) else { return };
-    let program = stage.compiled(fixture);
-    for &(arguments, settings, said) in runs {
-        assert_eq!(stage.output(stage.tuned(&program, arguments, settings)).trim(), said, "{arguments:?}");
-    }
-    stage.run.assert_fast(fixture);
-    stage.finish();
-}
-
-/// The lock of the receive belongs to a thread that waits for the child. Fails, by its time, if the child or its image
-/// waits for the lock.
-#[test]
-fn a_handler_that_forks_on_top_of_a_receive_waits_for_its_child() {
-    assert_says("handler", &[(&["ends"], AT_ONCE, "100"), (&["executes"], AT_ONCE, "20")]);
-}
-
-/// A child of vfork asks for its thread's number first, and its parent's thread goes on with that. Fails, by a lost
-/// byte, if the number is the child's: the process beside finds that the thread is gone, and takes over its receive.
-#[test]
-fn a_thread_keeps_its_own_number_beside_a_child_of_vfork() {
-    assert_says("fresh", &[(&[], AT_ONCE, "12345 (4)")]);
-}
-
-/// Fails, by a doorbell among the data, if a receive goes past the library while the end is away for the execution, if
-/// an end comes back beside a thread that wakes, or if a doorbell is left to a thread that dozes.
-#[test]
-fn a_thread_receives_beside_executions_that_fail() {
-    assert_says("vain", &[(&["1000"], &[], "1000"), (&["1000"], AT_ONCE, "1000")]);
-}
-
-/// Fails, by its time, if what a killed child has begun is left as it is: the locks of ends, and rings that it has left
-/// and whose bytes it was about to give back (in a third of all rounds).
-#[test]
-fn a_child_of_vfork_that_is_killed_on_its_way_takes_nothing_along() {
-    assert_says("killed_child", &[(&["1000"], &[], "1000"), (&["1000"], AT_ONCE, "1000")]);
-}
-
-/// Fails, by a reset, if a thread sends on the kernel path while another one executes a program in vain, or if the
-/// other end has asked for that path meanwhile (in a third of all streams).
-#[test]
-fn a_thread_sends_beside_executions_that_fail() {
-    assert_says("vain_sends", &[(&["100"], &[], "100"), (&["100"], AT_ONCE, "100")]);
-}
-
-/// A child of vfork has descriptors of its own beside its parent's table.
-#[test]
-fn a_failed_execution_of_a_child_of_vfork_changes_no_socket_of_the_childs() {
-    assert_says("vforked", &[(&[], AT_ONCE, "Argument list too long, option 0")]);
-}
-
 /// The process executes a program that does not inherit a connection which an image without the library reads: no
 /// process reads the ring any more.
 #[test]

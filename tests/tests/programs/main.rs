@@ -1,6 +1,7 @@
 //! Real, unmodified programs under Underpass: right results, fast connections, nothing left behind.
 
 mod alone;
+mod beside_executions;
 mod brokered;
 mod capturing;
 mod containers;

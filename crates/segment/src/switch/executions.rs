@@ -91,7 +91,9 @@ fn an_image_goes_on_in_the_ring() {
 fn a_mark_stays_behind_which_something_was_sent() {
     let (it, mut left) = some_left_unread();
     assert_eq!(it.port(0).go_away(|| true), Departure::Gone);
+    assert_eq!(it.port(1).fate_of_unread(), Fate::Awaited);
     assert_eq!(kernel::send(it.port(0).fd, b"plain"), Ok(5));
+    assert_eq!(it.port(1).fate_of_unread(), Fate::Lost);
     it.port(0).come_back();
     assert!(!it.port(0).sends_fast());
     assert!(!it.port(1).hand_over(Reason::Inherited, Recipient::Alone, false));

@@ -278,13 +278,22 @@ impl Port<'_> {
         let is_unread = self.front().is_ok_and(|(_, record)| !matches!(record, Record::Empty | Record::Down(_)));
         // In this order: a sender is away when it goes down, and is back only once it has taken that mark back. It may
         // be away again by now, behind another mark.
-        let is_awaited = || self.reader_is_to_return() && !self.asks_for_down() || mark() != seen;
+        let may_return = || self.reader_is_to_return() && !self.asks_for_down() && !self.has_data_behind_ring();
+        let is_awaited = || may_return() || mark() != seen;
         match (seen, self.sender_has_ended()) {
             (Some(_), false) if is_awaited() && !self.sender_is_gone() => Fate::Awaited,
             (None, false) => Fate::Open,
             _ if is_unread => Fate::Lost,
             _ => Fate::Open,
         }
+    }
+
+    /// Whether data lies in the kernel while this end reads the ring: the sender has sent it behind a mark of going
+    /// down, which it can take back no more.
+    fn has_data_behind_ring(&self) -> bool {
+        // In this order: a doorbell is announced before it is sent.
+        let queued = if is_quiet() { 0 } else { kernel::inq(self.fd).unwrap_or(0) };
+        self.receives_fast() && u64::from(queued) > self.announced().saturating_sub(self.bells())
     }
 
     fn sender_switches(&self) -> bool {

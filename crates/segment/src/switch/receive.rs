@@ -114,14 +114,8 @@ impl Port<'_> {
     fn receive_inside(&mut self, into: &mut Cursor, flags: i32, nonblocking: bool) -> Answer {
         let peek = flags & libc::MSG_PEEK != 0;
         let wanted = if flags & libc::MSG_WAITALL != 0 { into.left() } else { 1 };
-        if self.end.stage() == Stage::Broken {
-            return Err(BROKEN);
-        }
-        if into.faults() && self.unread() > into.left() as u64 && into.left() > 0 {
-            return Err(Errno(libc::EFAULT));
-        }
-        if into.left() == 0 {
-            return self.receive_nothing(into.faults(), flags, nonblocking);
+        if let Some(answer) = self.answer_before(into, flags, nonblocking) {
+            return answer;
         }
         let beginning = *into;
         let (mut total, mut seen) = (0, 0);
@@ -171,9 +165,7 @@ impl Port<'_> {
                 }
                 Taken::Nothing if nonblocking && total > 0 => return Ok(total),
                 Taken::Nothing if nonblocking => {
-                    if !self.looks_again_while_away(&mut away_rounds)
-                        && let Some(answer) = self.find_nothing()
-                    {
+                    if let Some(answer) = self.find_nothing(&mut away_rounds) {
                         return answer;
                     }
                 }
@@ -193,6 +185,18 @@ impl Port<'_> {
                 }
             }
         }
+    }
+
+    /// The answer of a receive that takes nothing.
+    #[inline]
+    fn answer_before(&mut self, into: &mut Cursor, flags: i32, nonblocking: bool) -> Option<Answer> {
+        if self.end.stage() == Stage::Broken {
+            return Some(Err(BROKEN));
+        }
+        if into.faults() && self.unread() > into.left() as u64 && into.left() > 0 {
+            return Some(Err(Errno(libc::EFAULT)));
+        }
+        (into.left() == 0).then(|| self.receive_nothing(into.faults(), flags, nonblocking))
     }
 
     /// As [`Port::take_across`], unless a signal handler of this thread has received since there were `nested`
@@ -253,8 +257,12 @@ impl Port<'_> {
         !self.receives_fast() && !is_quiet() && matches!(kernel::inq(self.fd), Ok(1..))
     }
 
-    /// What a receive says that does not wait and has found nothing. `None`: something has come meanwhile.
-    fn find_nothing(&self) -> Option<Answer> {
+    /// What a receive says that does not wait and has found nothing. `None`: it looks again, because something has come
+    /// meanwhile, or may come at once, after `rounds` such looks.
+    fn find_nothing(&mut self, rounds: &mut u32) -> Option<Answer> {
+        if self.looks_again_while_away(rounds) {
+            return None;
+        }
         let nothing = match self.ask_kernel() {
             Taken::Nothing => true,
             Taken::EndOfStream if !self.has_something() => return Some(self.end_of_stream(0)),
