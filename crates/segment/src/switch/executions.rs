@@ -372,6 +372,9 @@ fn a_poll_finds_what_an_end_that_is_away_has_left() {
     let (sender, reader) = (it.port(0), it.port(1));
     assert_eq!(reader.go_away(|| true), Departure::Gone);
     assert_eq!(reader.ready(), Ready::Yes);
+    // The sender begins to give it back.
+    reader.channel.incoming().flags.waiting.fetch_or(GIVING, SeqCst);
+    assert_eq!(reader.unread(), 1);
     assert!(sender.give_back_if_due());
     assert_eq!(reader.ready(), Ready::AskKernel);
     it.assert_kernel_has(&left);

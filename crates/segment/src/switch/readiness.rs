@@ -205,6 +205,10 @@ impl Port<'_> {
             if self.is_away_with_all() {
                 return total + self.left_behind();
             }
+            if total == 0 && self.awaits_left() {
+                // A poll may have told of it before the sender began to give it back.
+                return 1;
+            }
             let Ok((head, up @ Record::Up(_))) = self.front() else { return total };
             if in_kernel < limit || self.is_given_first() {
                 // The bytes before the ring are still on their way in the kernel, or such as are in the ring too lie

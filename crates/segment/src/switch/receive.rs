@@ -241,7 +241,7 @@ impl Port<'_> {
 
     /// Whether this end is away, and its sender has still to give back something.
     #[cold]
-    fn awaits_left(&self) -> bool {
+    pub(super) fn awaits_left(&self) -> bool {
         self.end.is_away()
             && !is_quiet()
             && self.end.reading.vain_looks.load(Relaxed) < LOOKS_WHILE_AWAY
