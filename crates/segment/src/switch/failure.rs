@@ -28,7 +28,12 @@ impl Port<'_> {
 
     /// What an error of the kernel's means for the stream.
     pub(super) fn verdict(&self, e: Errno) -> Taken {
-        let by_bell = matches!(e.0, libc::ECONNRESET | libc::EPIPE) && self.judge_reset();
+        let by_bell = match e.0 {
+            libc::ECONNRESET => self.judge_reset(),
+            // The reset came behind the other end's FIN, before which all came that it had sent.
+            libc::EPIPE => self.judge(true),
+            _ => false,
+        };
         if by_bell { Taken::EndOfStream } else { Taken::Failed(e) }
     }
 
@@ -100,6 +105,11 @@ impl Port<'_> {
     /// instead. If another cause is found, sends go to the kernel from now on and learn there that the connection is
     /// over. An end that had asked for a reset is believed.
     pub fn judge_reset(&self) -> bool {
+        self.judge(self.is_whole())
+    }
+
+    /// As [`Port::judge_reset`], where a reset loses nothing that the other end has sent if `is_whole`.
+    fn judge(&self, is_whole: bool) -> bool {
         let has_all = || {
             if self.sends_fast() { !self.end.is_pinned() && !self.has_unread() } else { self.has_taken_all() }
         };
@@ -108,7 +118,7 @@ impl Port<'_> {
             true => self.is_reset_by_bell(),
             false => !self.reader_resets() && self.awaits_answer() && has_all(),
         };
-        let by_bell = self.is_whole() && is_cause();
+        let by_bell = is_whole && is_cause();
         if !by_bell {
             self.end.pin_sending();
         }

@@ -238,6 +238,28 @@ fn an_end_that_was_ended_for_killed_processes_may_have_a_doorbell_unread() {
     }
 }
 
+/// The reader has not come to the ring yet when the sender is killed, and rings behind the FIN. Fails if its receives end
+/// with EPIPE, before what the kernel and the ring still have.
+#[test]
+fn a_doorbell_behind_the_end_of_the_stream_hides_nothing_of_it() {
+    let it = Ends::joined(false);
+    let (sender, reader) = (it.port(0), it.port(1));
+    assert_eq!(kernel::send(sender.fd, b"before "), Ok(7));
+    reader.channel.incoming().flags.waiting.store(0, Relaxed);
+    assert_eq!(it.send(b"and behind"), Ok(10));
+    assert!(sender.sends_fast() && reader.can_wake() && reader.announce_bell());
+    let Ends { sockets: [others, _mine], .. } = it;
+    drop(others);
+    assert_eq!(kernel::send(reader.fd, &[0]), Ok(1));
+    reader.go_down_for_now(Reason::Met, false);
+    while kernel::poll_now(reader.fd, 0) & libc::POLLERR == 0 {
+        thread::yield_now();
+    }
+    // As recvmmsg(2) does before it receives.
+    assert_eq!(reader.take_error(), None);
+    assert_eq!(super::deaths::receive(&mut { reader }, 17, libc::MSG_WAITALL), Ok(b"before and behind".to_vec()));
+}
+
 /// Fails if the mark of going down brings a doorbell: the reader's kernel would answer with a reset.
 #[test]
 fn an_end_that_has_shut_down_both_ways_gets_no_doorbell() {
