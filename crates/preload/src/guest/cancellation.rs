@@ -1,5 +1,6 @@
 //! Threads that are cancelled, or that a signal handler takes out of a call by siglongjmp.
 
+use super::thread::is_vfork_child;
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -17,6 +18,9 @@ pub fn test_cancel() {
 
 /// Does `call`, and `undo` if this thread leaves that without coming back here: because it is cancelled, or because a
 /// signal handler jumps away (siglongjmp). Then nothing is dropped on the way.
+///
+/// A child of vfork does neither, and leaves nothing in its parent's thread: if it was killed here, that thread would
+/// have a frame of the child's among those that it heeds when it ends.
 pub fn unless_left<T>(undo: impl Fn(), call: impl FnOnce() -> T) -> T {
     /// As <pthread.h> has it.
     #[repr(C)]
@@ -37,6 +41,9 @@ pub fn unless_left<T>(undo: impl Fn(), call: impl FnOnce() -> T) -> T {
     }
     fn routine<U: Fn()>(_: &U) -> extern "C" fn(*mut c_void) {
         run::<U>
+    }
+    if is_vfork_child() {
+        return call();
     }
     let mut buffer = MaybeUninit::uninit();
     // SAFETY: the buffer and `undo` stay where they are until the buffer is taken off again, or this frame is left.
@@ -62,6 +69,9 @@ pub fn cancellable(undo: impl Fn(), call: &dyn Fn() -> Answer) -> Answer {
         unsafe { pthread_setcanceltype(kind, &mut before) };
         before
     };
+    if is_vfork_child() {
+        return call();
+    }
     let before = Cell::new(DEFERRED);
     let undo = || {
         set(before.get());
@@ -78,6 +88,9 @@ pub fn cancellable(undo: impl Fn(), call: &dyn Fn() -> Answer) -> Answer {
 /// Does `call`, in which there may be cancellation points, for a call of the program's that is not one.
 pub fn uncancelled<T>(call: impl FnOnce() -> T) -> T {
     const PTHREAD_CANCEL_DISABLE: c_int = 1;
+    if is_vfork_child() {
+        return call();
+    }
     unsafe extern "C" {
         fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
     }
