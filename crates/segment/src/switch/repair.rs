@@ -29,6 +29,8 @@ impl Port<'_> {
         let reading = &self.end.reading;
         let Direction { flags, head, .. } = self.channel.incoming();
         flags.in_kernel.store(0, Release);
+        // A child of vfork has its number from a thread that goes on.
+        reading.receiver.store(0, Relaxed);
         let state = self.reader_state();
         if matches!(state, ReaderState::Leaving | ReaderState::Absent) {
             self.count_for_killed();
