@@ -57,7 +57,7 @@ impl Port<'_> {
             // The other end has sent its FIN: it has shut down its half, or it is gone. A doorbell tells which. An end
             // with nothing unread may just be closing in order, unless it is inside a receive.
             let in_kernel = &self.channel.outgoing().flags.in_kernel;
-            self.send_bell_if(|| self.has_unread() || in_kernel.load(SeqCst) != 0);
+            self.send_bell_unless_away(|| self.has_unread() || in_kernel.load(SeqCst) != 0);
             return self.connected();
         }
         if events & (OVER | libc::POLLRDHUP) == 0 {
@@ -116,7 +116,7 @@ impl Port<'_> {
         }
         let entered = self.enter_sending();
         // Another thread may have taken the direction down meanwhile. Behind that mark a doorbell would be data.
-        let asked = self.sends_fast() && self.send_bell_if(|| self.has_unread());
+        let asked = self.sends_fast() && self.send_bell_unless_away(|| self.has_unread());
         let gone = asked && !self.connected();
         if asked {
             self.end.set_probed(if gone { Probed::Gone } else { Probed::Lives });

@@ -25,7 +25,7 @@ impl Port<'_> {
         let (Ok(waiting), Ok(counters)) = (kernel::outq(self.fd), kernel::counters(self.fd)) else { return };
         let before = acknowledged.swap(counters.acked, Relaxed);
         if waiting == 0 {
-            self.send_bell_if(|| true);
+            self.send_bell_unless_away(|| true);
         } else if before == counters.acked {
             self.end.set_silent(true);
             self.end.set_reason(Reason::PathSilent);

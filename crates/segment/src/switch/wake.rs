@@ -164,6 +164,16 @@ impl Port<'_> {
         wanted
     }
 
+    /// As [`Port::send_bell_if`], but sends nothing to a reader that is away: see [`Port::announce_bell_unless_away`].
+    pub(super) fn send_bell_unless_away(&self, is_wanted: impl FnOnce() -> bool) -> bool {
+        let mut wanted = false;
+        self.send_bell_if(|| {
+            wanted = is_wanted();
+            wanted && !self.reader_is_away()
+        });
+        wanted
+    }
+
     /// Counts one more doorbell before it is sent. False when the reader wants no more, or has shut down both ways: its
     /// kernel would answer with a reset.
     pub(super) fn announce_bell(&self) -> bool {
