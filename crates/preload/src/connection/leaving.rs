@@ -85,12 +85,13 @@ impl Connection {
     /// The image was not executed.
     pub fn come_back(&self) {
         if let Some(port) = self.joined_port() {
-            port.end_execution();
             if self.end.is_away() {
                 port.come_back_beside_polls();
             } else if self.is_last() {
                 port.go_up_again();
             }
+            // This comes last: the other end awaits that the mark of going down is taken back.
+            port.end_execution();
         }
     }
 

@@ -275,12 +275,13 @@ impl Port<'_> {
         // This comes before the flag: a sender that finds the flag raised sends a doorbell.
         bells.fetch_and(!NO_MORE_BELLS, AcqRel);
         let is_in_time = |flag: Flag| flag.presence() != Presence::Left && flag.0 & GIVING == 0;
-        let back = |word| is_in_time(Flag(word)).then_some(ALONE);
+        let raised = if self.is_before_ring() { 0 } else { ALONE };
+        let back = |word| is_in_time(Flag(word)).then_some(raised);
         if let Ok(before) = flags.waiting.fetch_update(SeqCst, SeqCst, back) {
             wake_dozers(&flags.waiting, before);
             flags.consumed.store(0, Relaxed);
             reading.fast.store((reading.whereabouts() == Whereabouts::AwayFromRing).into(), Relaxed);
-            self.be_here();
+            self.be_here(raised);
         } else {
             bells.fetch_or(NO_MORE_BELLS, AcqRel);
             if is_tagged && self.leaves_all_to_kernel() {
@@ -349,14 +350,22 @@ impl Port<'_> {
         let given = |word| (Flag(word).presence() == Presence::Given).then_some(ALONE);
         if let Ok(before) = words.flags.waiting.fetch_update(SeqCst, SeqCst, given) {
             wake_dozers(&words.flags.waiting, before);
-            self.be_here();
+            self.be_here(ALONE);
         }
     }
 
-    /// This end looks at the ring again, with its flag raised.
-    pub(super) fn be_here(&self) {
+    /// Whether this end, which is away, has still to read what comes before the ring. What wakes a sleeper is that, and
+    /// a doorbell would lie behind it, where it keeps this end from leaving the ring.
+    fn is_before_ring(&self) -> bool {
+        let is_ahead = |up| !self.has_reached(up);
+        self.end.reading.whereabouts() == Whereabouts::AwayFromKernel
+            && matches!(self.front_from(self.place().head), Ok((_, Record::Up(up))) if is_ahead(up))
+    }
+
+    /// This end looks at the ring again, with its flag `raised` so.
+    pub(super) fn be_here(&self, raised: u32) {
         let reading = &self.end.reading;
-        reading.armed.store(ALONE, Relaxed);
+        reading.armed.store(raised, Relaxed);
         reading.set_whereabouts(Whereabouts::Here);
         self.publish_position();
         // SeqCst: as in `declare_ready`.

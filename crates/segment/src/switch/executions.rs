@@ -23,13 +23,17 @@ use std::time::Instant;
 
 /// The second end hands its socket over in a thread of its own: whether the socket is plain TCP then.
 fn hand_over(it: &Ends) -> mpsc::Receiver<bool> {
+    hand_over_to(it, Recipient::Alone)
+}
+
+fn hand_over_to(it: &Ends, recipient: Recipient) -> mpsc::Receiver<bool> {
     let (tell, told) = mpsc::channel();
     let port = Sent(it.port(1));
     thread::spawn(move || {
         let Sent(port) = { port };
         let port = Port { me: kernel::thread_id(), ..port };
         // The test may have given up.
-        let _ = tell.send(port.hand_over(Reason::Inherited, Recipient::Alone, false));
+        let _ = tell.send(port.hand_over(Reason::Inherited, recipient, false));
     });
     told
 }
@@ -308,7 +312,7 @@ fn what_a_killed_thread_has_left_is_given_back() {
 fn a_reader_asks_for_the_kernel_path_once_it_has_left() {
     let offer = |reader: &Port<'_>| reader.offer(Reason::Passed);
     let hand_over_unsure = |reader: &Port<'_>| assert!(!reader.hand_over(Reason::Stdio, Recipient::Unsure, false));
-    for (is_away, is_offered) in [(true, false), (true, true), (false, false), (false, true)] {
+    for (is_away, is_offered) in [(true, true), (false, false), (false, true)] {
         let (it, mut left) = some_left_unread();
         let (sender, reader) = (it.port(0), it.port(1));
         assert_eq!(reader.fate_of_unread(), Fate::Open);
@@ -339,6 +343,21 @@ fn a_reader_asks_for_the_kernel_path_once_it_has_left() {
     }
 }
 
+/// A process makes the connection its standard input while the sender is away. Fails if it does not wait for the
+/// sender: the program would read from a stream of libc's, which does not know of the ring.
+#[test]
+fn a_reader_that_may_hand_over_awaits_the_sender() {
+    let (it, left) = some_left_unread();
+    let sender = it.port(0);
+    assert_eq!(sender.go_away(|| true), Departure::Gone);
+    let told = hand_over_to(&it, Recipient::Unsure);
+    assert!(told.recv_timeout(std::time::Duration::from_millis(20)).is_err());
+    sender.come_back();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(true));
+    assert!(sender.give_back_if_due());
+    it.assert_kernel_has(&left);
+}
+
 /// The reader has gone away, and has not said yet that it is not ready. Fails if the sender goes up: it would give back
 /// anew what it sends then, and the reader would come back in the middle of that, because all was given before.
 #[test]
@@ -361,6 +380,25 @@ fn a_reader_that_is_about_to_come_back_gets_no_doorbell() {
     sender.go_down_for_now(Reason::Met, true);
     reader.come_back();
     assert_eq!(it.send(b"and more"), Ok(8));
+    left.extend(b"and more");
+    it.assert_kernel_has(&left);
+}
+
+/// The reader has shut down its half, and is about to come back. Fails if a sender that asks whether it lives rings.
+#[test]
+fn a_look_at_life_rings_no_reader_that_is_about_to_come_back() {
+    let (it, mut left) = some_left_unread();
+    let (sender, reader) = (it.port(0), it.port(1));
+    reader.end.shut.store(SHUT_OUT, Relaxed);
+    it.sockets[1].shutdown(Shutdown::Write).unwrap();
+    while kernel::poll_now(sender.fd, libc::POLLRDHUP) == 0 {
+        thread::yield_now();
+    }
+    assert_eq!(reader.go_away(|| true), Departure::Gone);
+    reader.channel.incoming().sender.announced.fetch_and(!NO_MORE_BELLS, SeqCst);
+    assert!(sender.kernel_says_alive());
+    assert_eq!(it.send(b"and more"), Ok(8));
+    reader.come_back();
     left.extend(b"and more");
     it.assert_kernel_has(&left);
 }

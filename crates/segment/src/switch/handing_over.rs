@@ -6,7 +6,7 @@ use super::doze::LOOKS_WHILE_AWAY;
 use super::leaving::{Fate, Leave};
 use super::{LeftRing, Port, micros};
 use crate::clock::{nap, ticks};
-use crate::end::Whereabouts;
+use crate::end::{IMAGE_WITHIN_NS, Whereabouts};
 use crate::kernel;
 use crate::raw::is_quiet;
 use crate::reason::Reason;
@@ -75,7 +75,7 @@ impl Port<'_> {
     /// what it can. The ring is not left to a sender that nothing wakes.
     pub fn leave_to(&self, recipient: Recipient) -> LeftRing {
         let left = match recipient {
-            Recipient::Unsure if self.can_wake() => self.leave(Leave::IfGivenBack, u64::MAX),
+            Recipient::Unsure if self.can_wake_once_back() => self.leave(Leave::OnceGivenBack, u64::MAX),
             Recipient::Unsure => LeftRing::No,
             Recipient::Beside | Recipient::Alone if self.leaves_to_sleeper() => LeftRing::No,
             Recipient::Beside => self.leave(Leave::OnceGivenBack, u64::MAX),
@@ -87,6 +87,21 @@ impl Port<'_> {
             return LeftRing::with(self.has_left_unread() && !self.give_itself());
         }
         left
+    }
+
+    /// As [`Port::can_wake`]. A sender whose process executes a program cannot be woken until the image is there.
+    fn can_wake_once_back(&self) -> bool {
+        let began = ticks();
+        loop {
+            if self.can_wake() {
+                return true;
+            }
+            let is_over = ticks().wrapping_sub(began) > micros(IMAGE_WITHIN_NS / 1000);
+            if is_over || self.fate_of_unread() != Fate::Awaited {
+                return false;
+            }
+            nap(200);
+        }
     }
 
     /// The thread that left the ring for good may have been killed before it gave back what it had left there, or woke

@@ -238,8 +238,8 @@ fn an_end_that_was_ended_for_killed_processes_may_have_a_doorbell_unread() {
     }
 }
 
-/// The reader has not come to the ring yet when the sender is killed, and rings behind the FIN. Fails if its receives end
-/// with EPIPE, before what the kernel and the ring still have.
+/// The reader has not come to the ring yet when the sender is killed, and rings behind the FIN. Fails if its receives
+/// end with EPIPE, before what the kernel and the ring still have.
 #[test]
 fn a_doorbell_behind_the_end_of_the_stream_hides_nothing_of_it() {
     let it = Ends::joined(false);

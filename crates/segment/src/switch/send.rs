@@ -1,6 +1,6 @@
 //! Sending: into the ring while the direction is fast, else on the kernel path; going up and going down.
 
-use super::away::another_departs;
+use super::away::{another_departs, departing};
 use super::path::{Descent, GoUp};
 use super::room::Room;
 use super::{AGAIN, BROKEN, LIES_US, Port, STOPPED_US, micros};
@@ -107,7 +107,7 @@ impl Port<'_> {
     #[inline]
     fn enter_sending_to_send(&self) -> Entered {
         let entered = self.enter_sending();
-        if self.sends_fast() || entered == Entered::Nested || !self.end.is_away() {
+        if self.sends_fast() || entered == Entered::Nested || departing() == 0 {
             return entered;
         }
         self.await_execution(entered)
@@ -118,8 +118,8 @@ impl Port<'_> {
         let began = ticks();
         while entered != Entered::Nested
             && !self.sends_fast()
-            && self.end.is_away()
             && another_departs(self.me)
+            && matches!(self.sender().used(true), Ok(1..))
             && self.given_since() == Some(0)
             && ticks().wrapping_sub(began) < micros(EXECUTED_WITHIN_US)
         {

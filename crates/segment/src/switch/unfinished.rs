@@ -61,7 +61,7 @@ impl Port<'_> {
         words.flags.giver.store(0, Relaxed);
         reading.fast.store(1, Relaxed);
         words.flags.waiting.swap(ALONE, SeqCst);
-        self.be_here();
+        self.be_here(ALONE);
         Some(())
     }
 
