@@ -15,12 +15,13 @@ const ALL: u32 = u32::MAX;
 
 of_each_thread! {
     /// The locks that this thread was inside of when it last made a child of vfork (a signal handler does that), each
-    /// as [`name`] says; 0: none.
-    static INSIDE: [u32; MOST] = [0, 0, 0, 0];
+    /// as [`name`] says; 0: none. By [`thread::vfork_level`].
+    static INSIDE: [[u32; MOST]; 2] = [[0, 0, 0, 0], [0, 0, 0, 0]];
     /// How many executions this child of vfork prepares: a signal handler may begin one on top of another.
     static PREPARES: u32 = 0;
     /// [`PREPARES`] when this thread last made a child of vfork. A killed child does not take back what it has counted.
-    static PREPARED_BEFORE: u32 = 0;
+    /// By [`thread::vfork_level`].
+    static PREPARED_BEFORE: [u32; 2] = [0, 0];
     /// See [`Done`].
     static IS_DONE: bool = false;
 }
@@ -54,17 +55,21 @@ pub fn before_vfork() {
             count += 1;
         });
     });
-    INSIDE.set(inside);
-    PREPARED_BEFORE.set(PREPARES.get());
+    let level = thread::vfork_level();
+    let (mut insides, mut prepared) = (INSIDE.get(), PREPARED_BEFORE.get());
+    (insides[level], prepared[level]) = (inside, PREPARES.get());
+    INSIDE.set(insides);
+    PREPARED_BEFORE.set(prepared);
 }
 
 /// The child has executed a program, or ended. If it was killed on its way, others go on with what it was in the middle
 /// of.
 pub fn after_vfork() {
+    let level = thread::vfork_level();
     look::after_vfork();
     port::after_vfork();
     if !IS_DONE.get() {
-        let inside = INSIDE.get();
+        let inside = INSIDE.get()[level];
         let was_inside = |name| inside.contains(&name) || inside.contains(&ALL);
         let me = thread::number();
         look_at_all(|it| {
@@ -78,7 +83,7 @@ pub fn after_vfork() {
             }
         });
     }
-    PREPARES.set(PREPARED_BEFORE.get());
+    PREPARES.set(PREPARED_BEFORE.get()[level]);
     IS_DONE.set(false);
 }
 

@@ -33,8 +33,8 @@ of_each_thread! {
     static LEAVES: u32 = 0;
     /// How often this thread lends.
     static LENDS: u32 = 0;
-    /// How often this thread had lent when it last made a child of vfork.
-    static LENDS_BEFORE_VFORK: u32 = 0;
+    /// How often this thread had lent when it last made a child of vfork. By [`thread::vfork_level`].
+    static LENDS_BEFORE_VFORK: [u32; 2] = [0, 0];
 }
 
 /// How long a thread that leaves awaits those that lend: they make a few system calls for each connection. A
@@ -196,12 +196,14 @@ pub fn after_fork() {
 
 /// This thread is about to make a child of vfork, which runs in its place.
 pub fn before_vfork() {
-    LENDS_BEFORE_VFORK.set(LENDS.get());
+    let mut lends = LENDS_BEFORE_VFORK.get();
+    lends[thread::vfork_level()] = LENDS.get();
+    LENDS_BEFORE_VFORK.set(lends);
 }
 
 /// The child has executed a program, or ended. If it was killed while it lent, it lends no more.
 pub fn after_vfork() {
-    let before = LENDS_BEFORE_VFORK.get();
+    let before = LENDS_BEFORE_VFORK.get()[thread::vfork_level()];
     (before..LENDS.get()).for_each(|_| one_less(&LENDING));
     LENDS.set(before);
 }

@@ -40,6 +40,12 @@ pub fn is_vfork_child() -> bool {
     IS_VFORK_CHILD.get()
 }
 
+/// Where a thread that makes a child of vfork keeps what it has to know when it goes on: 1 in a child of vfork, whose
+/// memory is its parent's, and 0 elsewhere.
+pub fn vfork_level() -> usize {
+    usize::from(is_vfork_child())
+}
+
 /// Notes whether it does.
 pub fn set_vfork_child(is_child: bool) {
     IS_VFORK_CHILD.set(is_child);
