@@ -8,7 +8,7 @@
 //! as any other descriptor of the connection.
 
 use super::Connection;
-use super::handle::handle;
+use super::handle::{Handle, handle};
 use super::insiders::Kept;
 use super::look::look_at_all;
 use super::references::release;
@@ -24,7 +24,7 @@ use underpass_segment::lock::Lock;
 use underpass_segment::raw::{Answer, is_quiet};
 use underpass_segment::switch::{Patience, Port, Waiting};
 use underpass_segment::sync::{SeqCst, fence};
-use underpass_segment::{clock, kernel};
+use underpass_segment::{clock, kernel, of_each_thread};
 
 /// How a descriptor that was kept is closed.
 pub struct Closing {
@@ -35,6 +35,19 @@ pub struct Closing {
 static NOTHING: Closing = Closing { close_kept: |_| {} };
 /// Given by the constructor, before there is a connection.
 pub static CLOSING: Given<Closing> = Given::new(&NOTHING);
+
+of_each_thread! {
+    /// 1 + the index of the connection that this thread is inside of in a child of vfork; 0: none.
+    static INSIDE_IN_CHILD: u32 = 0;
+}
+
+/// A child of vfork has executed a program, or ended. If it was killed inside a call, it is inside no more.
+pub fn after_vfork() {
+    if let index @ 1.. = INSIDE_IN_CHILD.get() {
+        come_out(index - 1);
+        INSIDE_IN_CHILD.set(0);
+    }
+}
 
 /// A call that may go on inside the kernel.
 pub struct Inside {
@@ -48,7 +61,7 @@ impl Inside {
         if !self.entered.replace(true)
             && let Some(handle) = handle(self.index)
         {
-            handle.inside.enter();
+            enter(handle, self.index);
         }
     }
 
@@ -78,9 +91,19 @@ impl Drop for Inside {
     }
 }
 
+fn enter(handle: &Handle, index: u32) {
+    handle.inside.enter();
+    if thread::is_vfork_child() {
+        INSIDE_IN_CHILD.set(1 + index);
+    }
+}
+
 /// This thread is inside no more.
 #[cold]
 fn come_out(index: u32) {
+    if thread::is_vfork_child() {
+        INSIDE_IN_CHILD.set(0);
+    }
     let Some(kept) = handle(index).map(|handle| handle.inside.come_out()) else { return };
     let before = errno::get();
     match kept {
@@ -167,7 +190,7 @@ fn keep_socket(port: &mut Port<'_>) {
     let Some(handle) = handle(port.token) else { return };
     // Before the table is looked at: a thread that closes the descriptor looks at this count after changing the table.
     if !core::mem::replace(&mut port.keeps_socket, true) {
-        handle.inside.enter();
+        enter(handle, port.token);
     }
     fence(SeqCst);
     // No descriptor is left if the close came before this call was counted, or if there was no room to keep one.

@@ -3,7 +3,7 @@
 //! The parent's thread, which goes on then, says so of the ends that the child was inside of.
 
 use super::look::{self, look_at_all};
-use super::{Connection, port};
+use super::{Connection, inside, port};
 use crate::guest::thread;
 use underpass_segment::lock::Lock;
 use underpass_segment::of_each_thread;
@@ -83,6 +83,7 @@ pub fn after_vfork() {
             }
         });
     }
+    inside::after_vfork();
     PREPARES.set(PREPARED_BEFORE.get()[level]);
     IS_DONE.set(false);
 }
