@@ -38,6 +38,17 @@ fn hand_over_to(it: &Ends, recipient: Recipient) -> mpsc::Receiver<bool> {
     told
 }
 
+/// What one receive by `port` in a thread of its own says: see [`receive`].
+fn receive_beside(port: Port<'static>, most: usize, flags: i32) -> mpsc::Receiver<Result<Vec<u8>, Errno>> {
+    let (tell, told) = mpsc::channel();
+    let port = Sent(port);
+    thread::spawn(move || {
+        let Sent(mut port) = { port };
+        tell.send(receive(&mut port, most, flags))
+    });
+    told
+}
+
 /// The sender's process executes a program that goes on with the connection, and the reader's a program that knows
 /// nothing of it: before, while and after the sender is away. Fails if `Port::come_back` does not take the mark of
 /// going down back.
@@ -196,12 +207,7 @@ fn a_receive_finds_what_its_end_comes_back_to() {
     assert_eq!(it.send(b"x"), Ok(1));
     let reader = it.port_of(1, 4);
     assert_eq!(reader.go_away(|| true), Departure::Gone);
-    let (tell, told) = mpsc::channel();
-    let port = Sent(it.port(1));
-    thread::spawn(move || {
-        let Sent(mut port) = { port };
-        tell.send(receive(&mut port, 1, 0))
-    });
+    let told = receive_beside(it.port(1), 1, 0);
     let began = Instant::now();
     while !reader.end.reading.lock.is_asleep() {
         assert!(began.elapsed() < PATIENCE, "no sleep");
@@ -296,12 +302,7 @@ fn what_a_killed_thread_has_left_is_given_back() {
     for flags in [0, libc::MSG_DONTWAIT] {
         let (it, left) = some_left_unread();
         assert_eq!(it.port(1).leave(Leave::UnlessLost, u64::MAX), LeftRing::Unread);
-        let (tell, told) = mpsc::channel();
-        let (port, most) = (Sent(it.port(1)), left.len());
-        thread::spawn(move || {
-            let Sent(mut port) = { port };
-            tell.send(receive(&mut port, most, libc::MSG_WAITALL | flags))
-        });
+        let told = receive_beside(it.port(1), left.len(), libc::MSG_WAITALL | flags);
         assert!(told.recv_timeout(PATIENCE).unwrap().unwrap() == left);
     }
 }
@@ -427,12 +428,7 @@ fn a_receive_that_is_away_waits_as_long_as_its_socket_says() {
     assert_eq!(it.port(1).go_away(|| true), Departure::Gone);
     assert_eq!(kernel::set_int_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2), Ok(()));
     it.sockets[1].set_read_timeout(Some(std::time::Duration::from_millis(30))).unwrap();
-    let (tell, told) = mpsc::channel();
-    let port = Sent(it.port(1));
-    thread::spawn(move || {
-        let Sent(mut port) = { port };
-        tell.send(receive(&mut port, 1, 0))
-    });
+    let told = receive_beside(it.port(1), 1, 0);
     assert_eq!(told.recv_timeout(PATIENCE), Ok(Err(Errno(libc::EAGAIN))));
 }
 
@@ -444,15 +440,7 @@ fn a_doorbell_is_taken_beside_a_doze() {
     // A doze begins with the flag down.
     it.port(1).channel.incoming().flags.waiting.store(0, Relaxed);
     it.ends[1].reading.armed.store(0, Relaxed);
-    let told = {
-        let port = Sent(Port { doze_us: 30_000_000, ..it.port(1) });
-        let (tell, told) = mpsc::channel();
-        thread::spawn(move || {
-            let Sent(mut port) = { port };
-            tell.send(receive(&mut port, 1, 0))
-        });
-        told
-    };
+    let told = receive_beside(Port { doze_us: 30_000_000, ..it.port(1) }, 1, 0);
     let (sender, reader) = (it.port(0), it.port_of(1, 4));
     let began = Instant::now();
     while reader.flag().0 != DOZING || !reader.end.reading.lock.is_asleep() {

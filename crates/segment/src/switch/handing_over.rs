@@ -56,9 +56,9 @@ impl Port<'_> {
     }
 
     /// Hands the socket over to a process without the library. Both directions go down for good, and what is unread
-    /// goes the kernel path. Where it cannot, this does what [`Port::pin`] does, and returns false. It returns false as
-    /// well where the library has taken data from the kernel that the program has not read. With `wakes`, the other end
-    /// is woken in any case.
+    /// goes the kernel path. Where it cannot, this does what [`Port::pin`] does, but asks the sender of an
+    /// [unsure](Recipient::Unsure) recipient for nothing, and returns false. It returns false as well where the library
+    /// has taken data from the kernel that the program has not read. With `wakes`, the other end is woken in any case.
     pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
         let left = self.leave_to(recipient);
         if recipient == Recipient::Unsure {
