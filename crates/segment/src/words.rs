@@ -18,7 +18,8 @@ laid_out! {
         pub ready: AtomicU32,
         /// [`CLOSED`], [`ORPHANED`] or [`SHUT`]; 0: none of them.
         pub closed: AtomicU32,
-        /// 1: the reader asks the sender to go down.
+        /// [`WANTS_DOWN`]: the reader asks the sender to go down. [`WANTS_DOWN_ONCE_READ`]: the reader asks it to do so
+        /// once the ring is read.
         pub want_down: AtomicU32,
         /// [`RECEIVING`]: the reader believes that it is on the kernel path, and receives from it. Meanwhile the sender
         /// must not go down, and goes up only if the reader knows of that ([`SenderWords::switching`]). [`LEAVING`]:
@@ -61,6 +62,11 @@ pub const SHUT: u32 = 2;
 pub const fn is_closed(word: u32) -> bool {
     matches!(word, CLOSED | ORPHANED)
 }
+
+/// Value of [`ReaderFlags::want_down`]: the sender goes down with its next send.
+pub const WANTS_DOWN: u32 = 1;
+/// Value of [`ReaderFlags::want_down`]: the sender goes down with the first send that finds the ring read.
+pub const WANTS_DOWN_ONCE_READ: u32 = 2;
 
 /// Value of [`ReaderFlags::waiting`] for a reader that wants a doorbell of its own.
 pub const ALONE: u32 = 1;

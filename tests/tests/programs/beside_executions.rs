@@ -58,6 +58,15 @@ fn a_thread_sends_beside_executions_that_fail() {
     assert_says("vain_sends", &[(&["100"], &[], "100"), (&["100"], AT_ONCE, "100")]);
 }
 
+/// As a server that begins an answer by dprintf and leaves the rest to a program of its own. Fails, by a reset, if the
+/// call has the other end go down behind what is unread, which could then not be put on the kernel path.
+#[test]
+fn what_is_unread_at_a_call_that_pins_is_left_to_the_next_program() {
+    for how in ["none", "dprintf", "oobinline", "urgent"] {
+        assert_says("pinned", &[(&[how], AT_ONCE, "3")]);
+    }
+}
+
 /// A child of vfork has descriptors of its own beside its parent's table.
 #[test]
 fn a_failed_execution_of_a_child_of_vfork_changes_no_socket_of_the_childs() {

@@ -89,7 +89,7 @@ pub unsafe extern "C" fn aio_read64(block: *mut aiocb) -> c_int {
 pub unsafe extern "C" fn aio_write(block: *mut aiocb) -> c_int {
     // SAFETY: passed on to the caller.
     unsafe {
-        adopt::give_up((*block).aio_fildes, Reason::Asynchronous);
+        adopt::give_up_sends((*block).aio_fildes, Reason::Asynchronous);
         real::aio_write(block)
     }
 }
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn lio_listio(
             let mut block = *list.add(index);
             if let Some(request) = block.cast::<Request>().as_mut() {
                 if request.operation == libc::LIO_WRITE {
-                    adopt::give_up(request.fd, Reason::Asynchronous);
+                    adopt::give_up_sends(request.fd, Reason::Asynchronous);
                 } else if request.operation == libc::LIO_READ && is_answered_here(request) {
                     failed |= request.error != DONE;
                     real::lio_listio(libc::LIO_NOWAIT, core::ptr::null(), 0, &mut request.event);

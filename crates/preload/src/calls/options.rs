@@ -114,8 +114,11 @@ pub unsafe extern "C" fn setsockopt(
     if reason == Some(Reason::SocketOption) || is_stamp || (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
         note_rare();
     }
-    if let (Some(reason), Some(connection)) = (reason, connection::named(fd)) {
-        connection.pin(reason);
+    match (reason, connection::named(fd)) {
+        // A sender goes down by itself before it sends an urgent byte.
+        (Some(Reason::Urgent), Some(connection)) => connection.pin_once_read(Reason::Urgent),
+        (Some(reason), Some(connection)) => connection.pin(reason),
+        _ => {}
     }
     if let Some(kept) = kept(fd, level, name).filter(|_| len as usize >= size_of::<c_int>()) {
         kept.store((number() != 0).into(), Relaxed);

@@ -127,7 +127,7 @@ pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> s
         if !matches!(control, Control::Refused)
             && let Some(connection) = adopt::of(fd)
         {
-            connection.pin(Reason::Unsupported);
+            connection.pin_once_read(Reason::Unsupported);
         }
         let before = errno::get();
         let answer = match &control {

@@ -209,7 +209,7 @@ fn send_buffers_in_pieces(connection: Connection, mut rest: Cursor, flags: c_int
 /// would copy it into memory.
 #[cold]
 fn pin_for_flags(connection: Connection, flags: c_int) {
-    connection.pin(not_carried(flags));
+    connection.pin_once_read(not_carried(flags));
 }
 
 fn not_carried(flags: c_int) -> Reason {

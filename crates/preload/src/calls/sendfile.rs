@@ -210,7 +210,7 @@ pub unsafe extern "C" fn splice(
     // SAFETY: passed on to the caller.
     let plain = || unsafe { real::splice(input, input_offset, out, out_offset, len, flags) };
     if let Some(connection) = adopt::of(out) {
-        connection.pin(Reason::Splice);
+        connection.pin_once_read(Reason::Splice);
         if connection.end.stage() == Stage::Joined
             && let Some(port) = connection.port()
         {

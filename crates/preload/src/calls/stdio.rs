@@ -157,7 +157,7 @@ macro_rules! print_plainly {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {
             extern "C" fn pin_first(fd: c_int) -> *mut c_void {
-                adopt::give_up(fd, Reason::Stdio);
+                adopt::give_up_sends(fd, Reason::Stdio);
                 crate::guest::real::variadic::$name.get()
             }
             core::arch::naked_asm!(

@@ -24,6 +24,13 @@ impl Connection {
         }
     }
 
+    /// As [`Connection::pin`], where the program's receives may go on in the ring: see [`Port::pin_once_read`].
+    pub fn pin_once_read(&self, reason: Reason) {
+        if let Some(port) = self.pinned_port(reason) {
+            port.pin_once_read(reason);
+        }
+    }
+
     /// Keeps the connection on the kernel path for good, for a socket that goes to a process that does not know the
     /// ring. False if bytes in the ring are lost to that process.
     pub fn hand_over(&self, reason: Reason) -> bool {

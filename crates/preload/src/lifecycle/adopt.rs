@@ -219,11 +219,22 @@ pub fn give_to_libc(fd: i32) {
 pub fn give_up(fd: i32, reason: Reason) {
     match of(fd) {
         Some(connection) => connection.pin(reason),
-        None => {
-            if let known @ Known::Socket(_) = table::get(fd) {
-                disown(fd, known);
-            }
-        }
+        None => disown_socket(fd),
+    }
+}
+
+/// The library cannot follow what the program sends by `fd`, and still serves its receives.
+#[cold]
+pub fn give_up_sends(fd: i32, reason: Reason) {
+    match of(fd) {
+        Some(connection) => connection.pin_once_read(reason),
+        None => disown_socket(fd),
+    }
+}
+
+fn disown_socket(fd: i32) {
+    if let known @ Known::Socket(_) = table::get(fd) {
+        disown(fd, known);
     }
 }
 

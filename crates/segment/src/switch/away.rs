@@ -236,7 +236,7 @@ impl Port<'_> {
         let goes_on = entered != Entered::Nested
             && !self.sends_fast()
             && !self.end.sends_by_kernel()
-            && !self.reader_wants_down()
+            && !self.has_to_go_down()
             && sending.kernel_sends.load(Acquire) == 0;
         if goes_on {
             let switching = &self.channel.outgoing().sender.switching;

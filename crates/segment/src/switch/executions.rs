@@ -307,6 +307,29 @@ fn what_a_killed_thread_has_left_is_given_back() {
     }
 }
 
+/// A call that the ring does not carry pins the end while something is unread, and more comes. Fails if the sender goes
+/// down behind that at once: then it could never be given back to a program without the library.
+#[test]
+fn a_pinned_end_goes_down_once_it_has_read() {
+    for is_handed_over in [true, false] {
+        let (it, mut left) = some_left_unread();
+        let (sender, reader) = (it.port(0), it.port(1));
+        reader.pin_once_read(Reason::Stdio);
+        assert_eq!(it.send(b"and more"), Ok(8));
+        assert!(sender.sends_fast() && !reader.sends_fast());
+        left.extend(b"and more");
+        if is_handed_over {
+            assert_eq!(hand_over(&it).recv_timeout(PATIENCE), Ok(true));
+            it.assert_kernel_has(&left);
+        } else {
+            it.assert_receives(&left);
+        }
+        assert_eq!(it.send(b"plain"), Ok(5));
+        assert!(!sender.sends_fast() && !sender.can_go_up());
+        it.assert_kernel_has(b"plain");
+    }
+}
+
 /// The reader is to go to the kernel path while the sender is away, or while nothing would wake the sender. Fails if it
 /// asks the sender for that path: the sender would go down behind what is unread, and could not give that back.
 #[test]

@@ -38,6 +38,15 @@ impl Port<'_> {
         self.go_down_for_good(reason, false, u64::MAX);
     }
 
+    /// As [`Port::pin`], for a program whose receives the library still serves: the incoming direction goes down once
+    /// everything in its ring was read. Until then the sender can give that back, should a process without the library
+    /// get the socket.
+    pub fn pin_once_read(&self, reason: Reason) {
+        self.ask_for_down_once_read();
+        self.leave_if_read(u64::MAX);
+        self.go_down_for_good(reason, false, u64::MAX);
+    }
+
     /// Asks the sender for the kernel path. Where the sender has gone down behind what is unread because its process
     /// executes a program, this does not ask: a sender that heeded it could not take that mark back, should the
     /// execution fail, and could never give back what is unread.

@@ -279,7 +279,7 @@ impl Port<'_> {
         // In this order: a sender is away when it goes down, and is back only once it has taken that mark back. It may
         // be away again by now, behind another mark.
         let executes = || self.reader_is_to_return() || self.other_executes();
-        let may_return = || executes() && !self.asks_for_down() && !self.has_data_behind_ring();
+        let may_return = || executes() && !self.asks_for_down_at_once() && !self.has_data_behind_ring();
         let is_awaited = || may_return() || mark() != seen;
         match (seen, self.sender_has_ended()) {
             (Some(_), false) if is_awaited() && !self.sender_is_gone() => Fate::Awaited,

@@ -277,7 +277,7 @@ impl Port<'_> {
     /// `None`: nothing is to be heeded after all.
     #[cold]
     fn push_heeding(&self, from: &mut impl Source, sent: &mut usize, nested: bool) -> Option<Result<Pushed, Fault>> {
-        let down = self.reader_wants_down() || self.end.sends_by_kernel();
+        let down = self.has_to_go_down() || self.end.sends_by_kernel();
         if down && (self.has_sent_fin() || !nested && self.go_down(self.reason_to_go_down()) == Descent::Down) {
             return Some(Ok(Pushed::Down));
         }

@@ -4,7 +4,7 @@
 use super::Port;
 use crate::end::Stage;
 use crate::sync::{Acquire, Relaxed, Release, SeqCst};
-use crate::words::{CLOSED, Flag, Presence, SHUT, is_closed};
+use crate::words::{CLOSED, Flag, Presence, SHUT, WANTS_DOWN, WANTS_DOWN_ONCE_READ, is_closed};
 
 /// What the sender of a direction does with what is sent next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,14 +105,35 @@ impl Port<'_> {
         self.channel.outgoing().flags.want_down.load(Relaxed) != 0
     }
 
+    /// Whether the direction has to go down because the reader asks for that.
+    #[cold]
+    pub(super) fn has_to_go_down(&self) -> bool {
+        match self.channel.outgoing().flags.want_down.load(Relaxed) {
+            0 => false,
+            WANTS_DOWN_ONCE_READ => !matches!(self.sender().used(true), Ok(1..)),
+            _ => true,
+        }
+    }
+
     /// Asks the sender for the kernel path. Release: what this end has done before is true for a sender that heeds it.
     pub(super) fn ask_for_down(&self) {
-        self.channel.incoming().flags.want_down.store(1, Release);
+        self.channel.incoming().flags.want_down.store(WANTS_DOWN, Release);
+    }
+
+    /// As [`Port::ask_for_down`], once all that is in the ring is read: until then it can be given back.
+    pub(super) fn ask_for_down_once_read(&self) {
+        let want_down = &self.channel.incoming().flags.want_down;
+        let _ = want_down.compare_exchange(0, WANTS_DOWN_ONCE_READ, Release, Relaxed);
     }
 
     /// Whether this end asks for the kernel path.
     pub(super) fn asks_for_down(&self) -> bool {
         self.channel.incoming().flags.want_down.load(Relaxed) != 0
+    }
+
+    /// Whether this end asks for the kernel path although something is in the ring.
+    pub(super) fn asks_for_down_at_once(&self) -> bool {
+        !matches!(self.channel.incoming().flags.want_down.load(Relaxed), 0 | WANTS_DOWN_ONCE_READ)
     }
 
     /// Whether the reader is [away](Port::go_away).
