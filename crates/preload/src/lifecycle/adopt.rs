@@ -355,10 +355,11 @@ impl Connection {
     fn go_on(&self, carried: &Carried<'_>) {
         if let Some(port) = self.port() {
             port.come_back();
-            port.end_execution();
             if carried.has_copy() {
                 port.go_up_again();
             }
+            // This comes last: the other end awaits that the mark of going down is taken back.
+            port.end_execution();
             return;
         }
         // Where both ends have let go of the channel, and nothing was left in it, everything goes by the kernel path.
