@@ -37,16 +37,15 @@ static NOTHING: Closing = Closing { close_kept: |_| {} };
 pub static CLOSING: Given<Closing> = Given::new(&NOTHING);
 
 of_each_thread! {
-    /// 1 + the index of the connection that this thread is inside of in a child of vfork; 0: none.
-    static INSIDE_IN_CHILD: u32 = 0;
+    /// The connection, by its index, that this thread is inside of in a child of vfork, and how often.
+    static INSIDE_IN_CHILD: (u32, u32) = (0, 0);
 }
 
 /// A child of vfork has executed a program, or ended. If it was killed inside a call, it is inside no more.
 pub fn after_vfork() {
-    if let index @ 1.. = INSIDE_IN_CHILD.get() {
-        come_out(index - 1);
-        INSIDE_IN_CHILD.set(0);
-    }
+    let (index, times) = INSIDE_IN_CHILD.get();
+    INSIDE_IN_CHILD.set((0, 0));
+    (0..times).for_each(|_| come_out(index));
 }
 
 /// A call that may go on inside the kernel.
@@ -94,15 +93,19 @@ impl Drop for Inside {
 fn enter(handle: &Handle, index: u32) {
     handle.inside.enter();
     if thread::is_vfork_child() {
-        INSIDE_IN_CHILD.set(1 + index);
+        let (before, times) = INSIDE_IN_CHILD.get();
+        INSIDE_IN_CHILD.set((index, if before == index { times + 1 } else { 1 }));
     }
 }
 
 /// This thread is inside no more.
 #[cold]
 fn come_out(index: u32) {
-    if thread::is_vfork_child() {
-        INSIDE_IN_CHILD.set(0);
+    if thread::is_vfork_child()
+        && let (inside, times @ 1..) = INSIDE_IN_CHILD.get()
+        && inside == index
+    {
+        INSIDE_IN_CHILD.set((index, times - 1));
     }
     let Some(kept) = handle(index).map(|handle| handle.inside.come_out()) else { return };
     let before = errno::get();

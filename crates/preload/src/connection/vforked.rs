@@ -66,8 +66,12 @@ pub fn before_vfork() {
 /// of.
 pub fn after_vfork() {
     let level = thread::vfork_level();
-    look::after_vfork();
-    port::after_vfork();
+    // A child of vfork that goes on, on top of which a signal handler made this one, is in the middle of what it was.
+    let was_first = !thread::is_vfork_child();
+    if was_first {
+        look::after_vfork();
+        port::after_vfork();
+    }
     if !IS_DONE.get() {
         let inside = INSIDE.get()[level];
         let was_inside = |name| inside.contains(&name) || inside.contains(&ALL);
@@ -83,7 +87,9 @@ pub fn after_vfork() {
             }
         });
     }
-    inside::after_vfork();
+    if was_first {
+        inside::after_vfork();
+    }
     PREPARES.set(PREPARED_BEFORE.get()[level]);
     IS_DONE.set(false);
 }
