@@ -63,6 +63,10 @@ impl Connection {
         if !self.hand_over(reason) {
             self.reset();
         }
+        // The other end does not await an image for the channel.
+        if let Some(port) = self.attached_port() {
+            port.end_execution();
+        }
     }
 
     /// Hands it over to a process that may know the ring, if the other end can put the unread bytes on the kernel path.

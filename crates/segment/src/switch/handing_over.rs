@@ -3,10 +3,10 @@
 
 use super::away::Departure;
 use super::doze::LOOKS_WHILE_AWAY;
-use super::leaving::{Fate, Leave};
+use super::leaving::{Fate, IMAGE_WITHIN_US, Leave};
 use super::{LeftRing, Port, micros};
 use crate::clock::{nap, ticks};
-use crate::end::{IMAGE_WITHIN_NS, Whereabouts};
+use crate::end::Whereabouts;
 use crate::kernel;
 use crate::raw::is_quiet;
 use crate::reason::Reason;
@@ -17,6 +17,10 @@ const PASSES_MARK_WITHIN_US: u64 = 500_000;
 
 /// A sender that was woken has given back within this time, if it gets a processor.
 const GIVES_WITHIN_US: u64 = 20_000;
+
+/// How long a sender is awaited whose process executes an image, for a recipient that may not come. The other end's
+/// words say that it does, and a liar may write there.
+const IMAGE_FOR_UNSURE_WITHIN_US: u64 = 1_000_000;
 
 /// A process without the library that gets the socket. It decides how surely the socket has to be plain TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,10 +88,12 @@ impl Port<'_> {
     /// what it can. The ring is not left to a sender that nothing wakes.
     pub fn leave_to(&self, recipient: Recipient) -> LeftRing {
         let left = match recipient {
-            Recipient::Unsure if self.can_wake_once_back() => self.leave(Leave::OnceGivenBack, u64::MAX),
+            Recipient::Unsure if self.can_wake_once_back() => {
+                self.leave(Leave::OnceGivenBack(IMAGE_FOR_UNSURE_WITHIN_US), u64::MAX)
+            }
             Recipient::Unsure => LeftRing::No,
             Recipient::Beside | Recipient::Alone if self.leaves_to_sleeper() => LeftRing::No,
-            Recipient::Beside => self.leave(Leave::OnceGivenBack, u64::MAX),
+            Recipient::Beside => self.leave(Leave::OnceGivenBack(IMAGE_WITHIN_US), u64::MAX),
             Recipient::Alone => self.leave(Leave::UnlessLost, u64::MAX),
         };
         if left == LeftRing::No {
@@ -105,7 +111,7 @@ impl Port<'_> {
             if self.can_wake() {
                 return true;
             }
-            let is_over = ticks().wrapping_sub(began) > micros(IMAGE_WITHIN_NS / 1000);
+            let is_over = ticks().wrapping_sub(began) > micros(IMAGE_FOR_UNSURE_WITHIN_US);
             if is_over || self.fate_of_unread() != Fate::Awaited {
                 return false;
             }

@@ -20,6 +20,9 @@ const SWITCHED_WITHIN_US: u64 = 100_000;
 /// A reader that is about to leave its ring has left it within this time, if it is neither stopped nor killed.
 const LEFT_WITHIN_US: u64 = 100_000;
 
+/// How long a sender is awaited whose process executes an image, if the ring has to be left.
+pub(super) const IMAGE_WITHIN_US: u64 = IMAGE_WITHIN_NS / 1000;
+
 /// What has become of a ring that its reader was to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftRing {
@@ -44,8 +47,8 @@ pub(super) enum Leave {
     /// If its sender can put on the kernel path what is unread.
     IfGivenBack,
     /// If its sender can put on the kernel path what is unread, once the image is there that the sender's process is
-    /// about to execute.
-    OnceGivenBack,
+    /// about to execute. The image is awaited for so many microseconds.
+    OnceGivenBack(u64),
     /// Unless its sender never can, nor an image of it.
     UnlessLost,
 }
@@ -77,7 +80,11 @@ impl Port<'_> {
                 && self.has_bells_behind_data()
                 && within(BELL_WITHIN_US)
         };
-        let awaits_image = || how != Leave::IfGivenBack && within(IMAGE_WITHIN_NS / 1000);
+        let awaits_image = || match how {
+            Leave::IfGivenBack => false,
+            Leave::OnceGivenBack(us) => within(us),
+            Leave::UnlessLost => within(IMAGE_WITHIN_US),
+        };
         let leave = |beside| {
             if comes_to_ring(beside) { None } else { self.leave_beside(beside, how, until, awaits_image()) }
         };
@@ -292,9 +299,10 @@ impl Port<'_> {
     /// Whether data lies in the kernel while this end reads the ring: the sender has sent it behind a mark of going
     /// down, which it can take back no more.
     fn has_data_behind_ring(&self) -> bool {
-        // In this order: a doorbell is announced before it is sent.
+        // In this order: a doorbell is announced before it is sent, and counted once it is taken.
+        let bells = self.bells();
         let queued = if is_quiet() { 0 } else { kernel::inq(self.fd).unwrap_or(0) };
-        self.receives_fast() && u64::from(queued) > self.announced().saturating_sub(self.bells())
+        self.receives_fast() && u64::from(queued) > self.announced().saturating_sub(bells)
     }
 
     fn sender_switches(&self) -> bool {
