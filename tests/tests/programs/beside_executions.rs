@@ -45,8 +45,8 @@ fn a_child_of_vfork_that_is_killed_on_its_way_takes_nothing_along() {
     assert_says("killed_child", &[(&["1000"], &[], "1000"), (&["1000"], AT_ONCE, "1000")]);
 }
 
-/// Fails, by its time, if the child counts as one that is still inside of the connection, which then gets no FIN. A large
-/// send is inside twice.
+/// Fails, by its time, if the child counts as one that is still inside of the connection, which then gets no FIN. A
+/// large send is inside twice.
 #[test]
 fn a_child_of_vfork_that_is_killed_in_a_call_is_not_inside_any_more() {
     for call in ["receive", "send"] {
