@@ -223,3 +223,17 @@ fn user_and_group(name: &str) -> Option<(u32, u32)> {
     let fields: Vec<&str> = users.lines().map(|line| line.split(':').collect()).find(|f: &Vec<&str>| f[0] == name)?;
     Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?))
 }
+
+/// The arguments and settings of a run, and what it says.
+pub type Said<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a str);
+
+/// Runs a fixture so. Its connections go fast.
+pub fn assert_says(fixture: &str, runs: &[Said<'_>]) {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.compiled(fixture);
+    for &(arguments, settings, said) in runs {
+        assert_eq!(stage.output(stage.tuned(&program, arguments, settings)).trim(), said, "{arguments:?}");
+    }
+    stage.run.assert_fast(fixture);
+    stage.finish();
+}

@@ -1,21 +1,7 @@
 //! Threads, signal handlers and children of vfork that use a connection beside an execution of their process.
 
 use underpass_tests::library::AT_ONCE;
-use underpass_tests::stage::Stage;
-
-/// The arguments and settings of a run, and what it says.
-type Said<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a str);
-
-/// Runs a fixture so. Its connections go fast.
-fn assert_says(fixture: &str, runs: &[Said<'_>]) {
-    let Some(stage) = Stage::with(&["cc"]) else { return };
-    let program = stage.compiled(fixture);
-    for &(arguments, settings, said) in runs {
-        assert_eq!(stage.output(stage.tuned(&program, arguments, settings)).trim(), said, "{arguments:?}");
-    }
-    stage.run.assert_fast(fixture);
-    stage.finish();
-}
+use underpass_tests::stage::assert_says;
 
 /// The lock of the receive belongs to a thread that waits for the child. Fails, by its time, if the child or its image
 /// waits for the lock.
@@ -59,15 +45,6 @@ fn a_child_of_vfork_that_is_killed_in_a_call_is_not_inside_any_more() {
 #[test]
 fn a_thread_sends_beside_executions_that_fail() {
     assert_says("vain_sends", &[(&["100"], &[], "100"), (&["100"], AT_ONCE, "100")]);
-}
-
-/// As a server that begins an answer by dprintf and leaves the rest to a program of its own. Fails, by a reset, if the
-/// call has the other end go down behind what is unread, which could then not be put on the kernel path.
-#[test]
-fn what_is_unread_at_a_call_that_pins_is_left_to_the_next_program() {
-    for how in ["none", "dprintf", "oobinline", "urgent"] {
-        assert_says("pinned", &[(&[how], AT_ONCE, "3")]);
-    }
 }
 
 /// A child of vfork has descriptors of its own beside its parent's table.

@@ -17,6 +17,7 @@ mod hostile;
 mod io_uring;
 mod one_sided;
 mod passing;
+mod pins;
 mod runtimes;
 mod scarce;
 mod services;

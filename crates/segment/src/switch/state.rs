@@ -41,7 +41,7 @@ impl Port<'_> {
             self.end.stage() == Stage::Joined
                 && !self.end.sends_by_kernel()
                 && !self.reader_has_closed()
-                && !self.reader_wants_down()
+                && !self.has_to_go_down()
                 && !self.reader_is_absent()
         };
         match self.sends_fast() {

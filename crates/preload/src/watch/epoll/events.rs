@@ -366,6 +366,7 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
         // There may be room as well.
         mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32 & OUT;
     }
+    let awaited_room = item.room != Room::Kernel;
     let awaits_room = mask & OUT != 0 && is_about_the_kernel(set, &port, item);
     if awaits_room {
         mask &= !OUT;
@@ -409,8 +410,13 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
     let stale = known && kernel::poll_now(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) == 0;
     if readable && !stale {
         mask |= item.events & IN;
-    } else if item.events & EDGE != 0 && mask & IN != 0 && mask & OVER == 0 && !refused(fd) {
-        // The doorbell made the edge; that the socket is also writable is not news.
+    } else if item.events & EDGE != 0
+        && mask & IN != 0
+        && mask & OVER == 0
+        && !refused(fd)
+        && !(awaited_room && mask & OUT != 0)
+    {
+        // The doorbell made the edge; that the socket is also writable is not news, unless the ring had no room.
         mask = 0;
     } else if readable && mask & !IN != 0 {
         // Something else made the edge, and an edge reports everything that is true.
