@@ -68,9 +68,9 @@ pub fn after_vfork() {
     let level = thread::vfork_level();
     // A child of vfork that goes on, on top of which a signal handler made this one, is in the middle of what it was.
     let was_first = !thread::is_vfork_child();
+    port::after_vfork();
     if was_first {
         look::after_vfork();
-        port::after_vfork();
     }
     if !IS_DONE.get() {
         let inside = INSIDE.get()[level];

@@ -330,6 +330,24 @@ fn a_pinned_end_goes_down_once_it_has_read() {
     }
 }
 
+/// The reader has still to read what comes before the ring. Fails if the pin raises its flag: the next send rings a
+/// doorbell behind what is unread in the kernel, and the ring cannot be left any more.
+#[test]
+fn a_pin_before_the_ring_brings_no_doorbell() {
+    let it = Ends::joined(false);
+    let (sender, reader) = (it.port(0), it.port(1));
+    assert_eq!(kernel::send(sender.fd, b"before"), Ok(6));
+    reader.channel.incoming().flags.waiting.store(0, Relaxed);
+    assert_eq!(it.send(b"and more"), Ok(8));
+    assert!(sender.sends_fast() && !reader.receives_fast());
+    reader.pin_once_read(Reason::Stdio);
+    assert_eq!(it.send(b"and even more"), Ok(13));
+    assert!(sender.sends_fast() && sender.bells_since_up() == 0);
+    assert_eq!(hand_over(&it).recv_timeout(PATIENCE), Ok(true));
+    let _ = sender.give_back_if_due();
+    it.assert_kernel_has(b"beforeand moreand even more");
+}
+
 /// The reader is to go to the kernel path while the sender is away, or while nothing would wake the sender. Fails if it
 /// asks the sender for that path: the sender would go down behind what is unread, and could not give that back.
 #[test]

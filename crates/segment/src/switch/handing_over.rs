@@ -3,10 +3,10 @@
 
 use super::away::Departure;
 use super::doze::LOOKS_WHILE_AWAY;
-use super::leaving::{Fate, IMAGE_WITHIN_US, Leave};
+use super::leaving::{Fate, Leave};
 use super::{LeftRing, Port, micros};
 use crate::clock::{nap, ticks};
-use crate::end::Whereabouts;
+use crate::end::{IMAGE_WITHIN_NS, Whereabouts};
 use crate::kernel;
 use crate::raw::is_quiet;
 use crate::reason::Reason;
@@ -17,10 +17,6 @@ const PASSES_MARK_WITHIN_US: u64 = 500_000;
 
 /// A sender that was woken has given back within this time, if it gets a processor.
 const GIVES_WITHIN_US: u64 = 20_000;
-
-/// How long a sender is awaited whose process executes an image, for a recipient that may not come. The other end's
-/// words say that it does, and a liar may write there.
-const IMAGE_FOR_UNSURE_WITHIN_US: u64 = 1_000_000;
 
 /// A process without the library that gets the socket. It decides how surely the socket has to be plain TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +47,13 @@ impl Port<'_> {
         self.go_down_for_good(reason, false, u64::MAX);
     }
 
-    /// Asks the sender for the kernel path. Where the sender has gone down behind what is unread because its process
-    /// executes a program, this does not ask: a sender that heeded it could not take that mark back, should the
-    /// execution fail, and could never give back what is unread.
+    /// Asks the sender for the kernel path: where the sender has gone down behind what is unread because its process
+    /// executes a program, for once the ring is read. A sender that heeded it before could not take that mark back,
+    /// should the execution fail, and could never give back what is unread.
     fn ask_for_down_unless_awaited(&self) {
-        if self.fate_of_unread() != Fate::Awaited {
+        if self.fate_of_unread() == Fate::Awaited {
+            self.ask_for_down_once_read();
+        } else {
             self.ask_for_down();
         }
     }
@@ -69,13 +67,14 @@ impl Port<'_> {
     }
 
     /// Hands the socket over to a process without the library. Both directions go down for good, and what is unread
-    /// goes the kernel path. Where it cannot, this does what [`Port::pin`] does, but asks the sender of an
-    /// [unsure](Recipient::Unsure) recipient for nothing, and returns false. It returns false as well where the library
+    /// goes the kernel path. Where it cannot, this does what [`Port::pin`] does, for an [unsure](Recipient::Unsure)
+    /// recipient what [`Port::pin_once_read`] does, and returns false. It returns false as well where the library
     /// has taken data from the kernel that the program has not read. With `wakes`, the other end is woken in any case.
     pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
         let left = self.leave_to(recipient);
         if recipient == Recipient::Unsure {
             self.ask_for_down_if_left();
+            self.ask_for_down_once_read();
         } else {
             self.ask_for_down_unless_awaited();
         }
@@ -88,12 +87,10 @@ impl Port<'_> {
     /// what it can. The ring is not left to a sender that nothing wakes.
     pub fn leave_to(&self, recipient: Recipient) -> LeftRing {
         let left = match recipient {
-            Recipient::Unsure if self.can_wake_once_back() => {
-                self.leave(Leave::OnceGivenBack(IMAGE_FOR_UNSURE_WITHIN_US), u64::MAX)
-            }
+            Recipient::Unsure if self.can_wake_once_back() => self.leave(Leave::OnceGivenBack, u64::MAX),
             Recipient::Unsure => LeftRing::No,
             Recipient::Beside | Recipient::Alone if self.leaves_to_sleeper() => LeftRing::No,
-            Recipient::Beside => self.leave(Leave::OnceGivenBack(IMAGE_WITHIN_US), u64::MAX),
+            Recipient::Beside => self.leave(Leave::OnceGivenBack, u64::MAX),
             Recipient::Alone => self.leave(Leave::UnlessLost, u64::MAX),
         };
         if left == LeftRing::No {
@@ -111,7 +108,7 @@ impl Port<'_> {
             if self.can_wake() {
                 return true;
             }
-            let is_over = ticks().wrapping_sub(began) > micros(IMAGE_FOR_UNSURE_WITHIN_US);
+            let is_over = ticks().wrapping_sub(began) > micros(IMAGE_WITHIN_NS / 1000);
             if is_over || self.fate_of_unread() != Fate::Awaited {
                 return false;
             }

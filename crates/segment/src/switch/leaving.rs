@@ -20,9 +20,6 @@ const SWITCHED_WITHIN_US: u64 = 100_000;
 /// A reader that is about to leave its ring has left it within this time, if it is neither stopped nor killed.
 const LEFT_WITHIN_US: u64 = 100_000;
 
-/// How long a sender is awaited whose process executes an image, if the ring has to be left.
-pub(super) const IMAGE_WITHIN_US: u64 = IMAGE_WITHIN_NS / 1000;
-
 /// What has become of a ring that its reader was to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftRing {
@@ -47,8 +44,8 @@ pub(super) enum Leave {
     /// If its sender can put on the kernel path what is unread.
     IfGivenBack,
     /// If its sender can put on the kernel path what is unread, once the image is there that the sender's process is
-    /// about to execute. The image is awaited for so many microseconds.
-    OnceGivenBack(u64),
+    /// about to execute.
+    OnceGivenBack,
     /// Unless its sender never can, nor an image of it.
     UnlessLost,
 }
@@ -80,11 +77,7 @@ impl Port<'_> {
                 && self.has_bells_behind_data()
                 && within(BELL_WITHIN_US)
         };
-        let awaits_image = || match how {
-            Leave::IfGivenBack => false,
-            Leave::OnceGivenBack(us) => within(us),
-            Leave::UnlessLost => within(IMAGE_WITHIN_US),
-        };
+        let awaits_image = || how != Leave::IfGivenBack && within(IMAGE_WITHIN_NS / 1000);
         let leave = |beside| {
             if comes_to_ring(beside) { None } else { self.leave_beside(beside, how, until, awaits_image()) }
         };
@@ -169,9 +162,12 @@ impl Port<'_> {
             Ok(Record::Down(_)) => is_up(flag) && self.receives_fast(),
             _ => false,
         };
+        // A raised flag has the sender go on in the ring, and send a doorbell behind what is unread in the kernel.
+        let is_before_ring = !self.receives_fast() && matches!(self.ahead(), Ok(Record::Up(_)));
         // A thread that dozes is not woken: it would sleep by a call of the library's, which a filter may be about
         // to forbid.
-        let left = (!alone || self.arm(ALONE))
+        let left = !is_before_ring
+            && (!alone || self.arm(ALONE))
             && kernel::undisturbed(|| self.leave_beside_switch(|flag| is_read(flag).then(|| flag.raised_to(LEFT))));
         if left {
             self.forget_ring(beside, until);
