@@ -4,8 +4,9 @@
 //! from an end that is gone.
 
 use super::{CHECK_EVERY_US, OVER, Port, micros};
-use crate::clock::ticks;
+use crate::clock::{nap, ticks};
 use crate::end::Probed;
+use crate::raw::is_quiet;
 use crate::sync::{Relaxed, SeqCst};
 use crate::words::NO_MORE_BELLS;
 use crate::{kernel, ring};
@@ -13,6 +14,12 @@ use crate::{kernel, ring};
 /// A reader that tells nothing any more comes out of a receive within this time, even if its thread waits for a
 /// processor beside heavy load.
 const SILENT_US: u64 = 2_000_000;
+
+/// The kernel of an end that lives acknowledges a doorbell within this time, unless it waits for more.
+const ACKNOWLEDGED_WITHIN_US: u64 = 2_000;
+
+/// The kernel has closed a socket whose process is gone within this time, if it gets a processor.
+const CLOSED_WITHIN_US: u64 = 100_000;
 
 impl Port<'_> {
     /// Whether the kernel still holds the connection for whole.
@@ -117,7 +124,7 @@ impl Port<'_> {
         let entered = self.enter_sending();
         // Another thread may have taken the direction down meanwhile. Behind that mark a doorbell would be data.
         let asked = self.sends_fast() && self.send_bell_unless_away(|| self.has_unread());
-        let gone = asked && !self.connected();
+        let gone = asked && self.answers_bell_by_reset();
         if asked {
             self.end.set_probed(if gone { Probed::Gone } else { Probed::Lives });
         }
@@ -127,6 +134,22 @@ impl Port<'_> {
         }
         sending.lock.exit(entered);
         gone
+    }
+
+    /// A doorbell was sent behind the other end's FIN. Whether the other end's kernel answers it by a reset. A kernel
+    /// that is in the middle of the close does so a moment later, and that of a living end may acknowledge it later.
+    fn answers_bell_by_reset(&self) -> bool {
+        let began = ticks();
+        let within = |us| ticks().wrapping_sub(began) < micros(us);
+        let is_closing = || within(CLOSED_WITHIN_US) && kernel::peer(self.fd).is_ok_and(|it| it.inode == 0);
+        while !is_quiet() && self.connected() && kernel::outq(self.fd) != Ok(0) {
+            if !within(ACKNOWLEDGED_WITHIN_US) && !is_closing() {
+                break;
+            }
+            // The other end's process may need this processor for its close.
+            nap(50);
+        }
+        !self.connected()
     }
 
     /// Whether the other end has sent its FIN, or worse.
