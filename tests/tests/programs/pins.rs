@@ -17,6 +17,8 @@ fn what_is_unread_at_a_call_that_pins_is_left_to_the_next_program() {
 #[test]
 fn a_sender_that_waits_for_room_goes_on_when_its_reader_is_pinned() {
     for how in ["none", "dprintf", "oobinline", "lowat"] {
-        assert_says("edge_room", &[(&[how, "20"], &[], "20"), (&[how, "20"], AT_ONCE, "20")]);
+        for arguments in [&[how, "20"][..], &[how, "20", "anew"]] {
+            assert_says("edge_room", &[(arguments, &[], "20"), (arguments, AT_ONCE, "20")]);
+        }
     }
 }

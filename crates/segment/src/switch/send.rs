@@ -263,7 +263,7 @@ impl Port<'_> {
         let is_over = || ticks().wrapping_sub(began) > micros(STOPPED_US);
         if nonblocking && (self.reader_is_absent() || is_over()) {
             self.end.refused.store(1, Relaxed);
-            return Some(Outcome::Failed(AGAIN));
+            return Some(Outcome::Refused);
         }
         if !nested && descent == Descent::ReaderInside && self.is_stuck(began, u64::MAX) {
             self.break_off();

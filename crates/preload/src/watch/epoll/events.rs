@@ -101,6 +101,7 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
             let beside =
                 if item.events & EDGE == 0 { known_to_kernel(set, fd, &port, item) } else { beside_edge(&port, item) };
             events.push(fd, item.events & OUT | beside, item.data);
+            item.set_owes_room(false);
             item.set_last_news(now);
         } else if events.last_look && item.events & EDGE == 0 {
             events.in_doubt |= item.wants(OUT) || port.needs_kernel();
@@ -111,6 +112,7 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
         match news(&port, item) {
             Some(told) => {
                 let writable = if item.events & OUT != 0 && has_room(&port) { item.events & OUT } else { 0 };
+                item.set_owes_room(item.owes_room() && writable == 0);
                 events.push(fd, item.events & IN | writable | ended(&port, item), item.data);
                 item.set_told(told);
                 item.set_last_news(now);
@@ -366,7 +368,6 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
         // There may be room as well.
         mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32 & OUT;
     }
-    let awaited_room = item.room != Room::Kernel;
     let awaits_room = mask & OUT != 0 && is_about_the_kernel(set, &port, item);
     if awaits_room {
         mask &= !OUT;
@@ -414,9 +415,9 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
         && mask & IN != 0
         && mask & OVER == 0
         && !refused(fd)
-        && !(awaited_room && mask & OUT != 0)
+        && !(item.owes_room() && mask & OUT != 0)
     {
-        // The doorbell made the edge; that the socket is also writable is not news, unless the ring had no room.
+        // The doorbell made the edge; that the socket is also writable is not news.
         mask = 0;
     } else if readable && mask & !IN != 0 {
         // Something else made the edge, and an edge reports everything that is true.
@@ -426,6 +427,7 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
     }
     if mask & OUT != 0 {
         set_refused(fd, false);
+        item.set_owes_room(false);
     }
     if let Some(told) = news.filter(|_| mask & IN != 0) {
         item.set_told(told);

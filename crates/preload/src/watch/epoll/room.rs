@@ -15,7 +15,10 @@ use underpass_segment::switch::Port;
 pub fn looks_for_room(port: &Port<'_>) -> bool {
     let Some(connection) = connection::known(port.fd) else { return false };
     // A set that this signal handler has interrupted cannot be told now; on an inner set a thread sleeps from outside.
-    connection.descriptors().all(|fd| set::sets_of(fd).all(|set| !set.is_interrupted() && !set.is_inner()))
+    // The kernel does not take an adopted registration back.
+    let can_look =
+        |set: &Set, fd| !set.is_interrupted() && !set.is_inner() && !set.item(fd).is_some_and(|it| it.is_adopted());
+    connection.descriptors().all(|fd| set::sets_of(fd).all(|set| can_look(set, fd)))
 }
 
 /// A send on `port` was refused, because its ring is full. Sets that have to report room look at it from now on, also
@@ -25,6 +28,7 @@ pub fn await_room(port: &Port<'_>) {
     for fd in connection.descriptors() {
         for set in set::sets_of(fd).filter(|set| !set.is_interrupted()) {
             set.look_at(fd, |item| {
+                item.set_owes_room(true);
                 let is_new = item.wants(OUT) && item.events & ONCE == 0 && item.room == Room::Kernel;
                 if is_new {
                     item.set_room(Room::Set);
@@ -127,6 +131,14 @@ pub(super) fn ask_kernel_for_room(epfd: c_int, fd: c_int, item: &mut Item) {
         item.set_room(Room::Kernel);
         register(epfd, fd, item.events, item.data);
     }
+}
+
+/// Another process is about to have the kernel's set too, which does not look for room in the ring by this copy.
+pub(super) fn ask_kernel_for_all_room(set: &Set) {
+    set.scan(|fd, item, _| {
+        ask_kernel_for_room(set.epfd(), fd, item);
+        Scan::Keep
+    });
 }
 
 /// How long a sleep on the set may last, in nanoseconds, where something waits for room; 0: nothing waits.

@@ -51,7 +51,6 @@ pub(super) enum InKernel {
 pub(super) struct Flags(u8);
 
 impl Flags {
-    pub(super) const NONE: Flags = Flags(0);
     /// The kernel's registration asks for more, to wake a sleeper.
     pub(super) const KICKED: Flags = Flags(1);
     /// The set is counted among those that rely on the connection's waiting flag.
@@ -64,6 +63,8 @@ impl Flags {
     pub(super) const ADOPTED: Flags = Flags(1 << 4);
     /// The socket is in the list of those that are looked at in user space.
     pub(super) const ACTIVE: Flags = Flags(1 << 5);
+    /// Edge-triggered: the program has asked to be told of room, or a send was refused, and it was not told since.
+    pub(super) const OWES_ROOM: Flags = Flags(1 << 6);
 
     /// Whether any of `flags` is up.
     #[inline]
@@ -203,6 +204,21 @@ impl Item {
         self.room = room;
     }
 
+    /// Whether the program has still to be told that there is room, by an edge.
+    pub fn owes_room(&self) -> bool {
+        self.flags.has(Flags::OWES_ROOM)
+    }
+
+    /// See [`Item::owes_room`].
+    pub fn set_owes_room(&mut self, owes: bool) {
+        self.flags.set(Flags::OWES_ROOM, owes);
+    }
+
+    /// Made for another descriptor of the socket, which has been closed: the kernel does not let it be changed.
+    pub fn is_adopted(&self) -> bool {
+        self.flags.has(Flags::ADOPTED)
+    }
+
     /// One-shot, and used up.
     pub fn is_disarmed(&self) -> bool {
         self.flags.has(Flags::DISARMED)
@@ -233,7 +249,7 @@ impl Item {
             room: Room::Kernel,
             holds: if foreign { Holds::Foreign } else { Holds::Socket },
             in_kernel: InKernel::Same,
-            flags: Flags::NONE,
+            flags: Flags::OWES_ROOM,
             next: NONE,
             generation: table::generation(fd),
             stale_since: 0,
@@ -244,7 +260,7 @@ impl Item {
     pub(super) fn kept_by(&self, heir: i32) -> Item {
         let disarmed = self.flags.only(Flags::DISARMED);
         let kept = Item::of(heir, self.events, self.data, self.holds == Holds::Foreign);
-        Item { told: self.told, flags: Flags::ADOPTED.or(disarmed), ..kept }
+        Item { told: self.told, flags: kept.flags.or(Flags::ADOPTED).or(disarmed), ..kept }
     }
 
     /// There is no registration any more. The place stays the descriptor's.
