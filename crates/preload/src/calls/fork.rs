@@ -4,6 +4,7 @@ use super::{descriptor, options};
 use crate::connection::vforked;
 use crate::guest::{departure, errno, family, forked, real, thread};
 use crate::lifecycle::{adopt, child, exit, handoff};
+use crate::watch::epoll;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
 use underpass_segment::kernel;
@@ -210,6 +211,9 @@ pub unsafe extern "C" fn __clone(
 extern "C" fn before_vfork() -> bool {
     forked::check();
     adopt::recognise_all();
+    if !thread::is_vfork_child() {
+        epoll::tell_kernel();
+    }
     vforked::before_vfork();
     forked::begin_vfork();
     departure::before_vfork();

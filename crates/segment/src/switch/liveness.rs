@@ -137,12 +137,14 @@ impl Port<'_> {
     }
 
     /// A doorbell was sent behind the other end's FIN. Whether the other end's kernel answers it by a reset. A kernel
-    /// that is in the middle of the close does so a moment later, and that of a living end may acknowledge it later.
+    /// that is in the middle of the close does so a moment later, and that of a living end may acknowledge it later. An
+    /// end that reads on lives.
     fn answers_bell_by_reset(&self) -> bool {
-        let began = ticks();
+        let head = &self.channel.outgoing().head.head;
+        let (began, read) = (ticks(), head.load(Relaxed));
         let within = |us| ticks().wrapping_sub(began) < micros(us);
         let is_closing = || within(CLOSED_WITHIN_US) && kernel::peer(self.fd).is_ok_and(|it| it.inode == 0);
-        while !is_quiet() && self.connected() && kernel::outq(self.fd) != Ok(0) {
+        while !is_quiet() && head.load(Relaxed) == read && self.connected() && kernel::outq(self.fd) != Ok(0) {
             if !within(ACKNOWLEDGED_WITHIN_US) && !is_closing() {
                 break;
             }

@@ -8,7 +8,7 @@ use crate::clock::{nap, ticks};
 use crate::end::Stage;
 use crate::kernel::{self, HeldBack};
 use crate::lock::Entered;
-use crate::raw::{Answer, Errno};
+use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
 use crate::ring::{Fault, Push, Source};
 use crate::sync::{AcqRel, Relaxed, own};
@@ -248,7 +248,7 @@ impl Port<'_> {
         // Either the library tells the program later that the ring has room, or the rest goes the kernel path. If that
         // has no room either, the kernel will say when it has.
         if nonblocking && !nested && !whole && self.refuse() {
-            return Some(Outcome::Refused);
+            return Some(if is_quiet() { Outcome::Failed(AGAIN) } else { Outcome::Refused });
         }
         let descent = if nested { Descent::ReaderInside } else { self.go_down(Reason::RingFull) };
         if descent == Descent::Down {

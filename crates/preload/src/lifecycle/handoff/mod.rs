@@ -211,7 +211,7 @@ unsafe fn pack_for(program: Program, envp: *const *const c_char, how: Execution<
     }
     if alone {
         epoll::leave_to_image()
-    } else {
+    } else if !how.is_borrowed() {
         epoll::tell_kernel()
     }
     // SAFETY: passed on to the caller.

@@ -206,15 +206,10 @@ fn registered(set: &Set) -> impl Iterator<Item = c_int> {
 }
 
 /// Another process is about to have the kernel's sets too, by a fork or an execution: tells the kernel what was put
-/// off, and has it report room.
+/// off. Not in a child of vfork, whose descriptors may be others than those of this table.
 pub fn tell_kernel() {
-    for set in set::made() {
-        if !set.is_interrupted() {
-            room::ask_kernel_for_all_room(set);
-        }
-        if set.is_stale() {
-            register::tell_all(set.epfd(), set);
-        }
+    for set in set::made().filter(|set| set.is_stale()) {
+        register::tell_all(set.epfd(), set);
     }
 }
 

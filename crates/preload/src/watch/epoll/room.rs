@@ -15,10 +15,7 @@ use underpass_segment::switch::Port;
 pub fn looks_for_room(port: &Port<'_>) -> bool {
     let Some(connection) = connection::known(port.fd) else { return false };
     // A set that this signal handler has interrupted cannot be told now; on an inner set a thread sleeps from outside.
-    // The kernel does not take an adopted registration back.
-    let can_look =
-        |set: &Set, fd| !set.is_interrupted() && !set.is_inner() && !set.item(fd).is_some_and(|it| it.is_adopted());
-    connection.descriptors().all(|fd| set::sets_of(fd).all(|set| can_look(set, fd)))
+    connection.descriptors().all(|fd| set::sets_of(fd).all(|set| !set.is_interrupted() && !set.is_inner()))
 }
 
 /// A send on `port` was refused, because its ring is full. Sets that have to report room look at it from now on, also
@@ -29,7 +26,7 @@ pub fn await_room(port: &Port<'_>) {
         for set in set::sets_of(fd).filter(|set| !set.is_interrupted()) {
             set.look_at(fd, |item| {
                 item.set_owes_room(true);
-                let is_new = item.wants(OUT) && item.events & ONCE == 0 && item.room == Room::Kernel;
+                let is_new = item.wants(OUT) && can_look(item) && item.room == Room::Kernel;
                 if is_new {
                     item.set_room(Room::Set);
                     if has_sleepers(set.epfd()) || set.is_inner() {
@@ -85,7 +82,7 @@ pub(super) fn look_anew(epfd: c_int, fd: c_int, port: &Port<'_>, item: &mut Item
         Found::Nothing => ask_kernel_for_room(epfd, fd, item),
         Found::Room if item.room == Room::SetAlone => ask_kernel_for_room(epfd, fd, item),
         Found::Room => item.set_room(Room::Kernel),
-        Found::None if item.room == Room::Kernel => item.set_room(Room::Set),
+        Found::None if item.room == Room::Kernel && can_look(item) => item.set_room(Room::Set),
         Found::None => {}
     }
     found
@@ -98,7 +95,7 @@ pub(super) fn is_about_the_kernel(set: &Set, port: &Port<'_>, item: &mut Item) -
     } else {
         // No set looks for room in the ring for these. If the direction cannot go down just now, the kernel reports
         // again.
-        if item.events & ONCE != 0 || set.is_inner() {
+        if !can_look(item) || set.is_inner() {
             port.go_down_for_room();
         }
         !port.sends_fast()
@@ -111,10 +108,16 @@ pub(super) fn is_about_the_kernel(set: &Set, port: &Port<'_>, item: &mut Item) -
         return false;
     }
     // The kernel has reported room, so its registration asks for that: `Set`, and not `SetAlone`.
-    if item.events & ONCE == 0 {
+    if can_look(item) {
         item.set_room(Room::Set);
     }
     true
+}
+
+/// Whether the set can look for room: it gives the registration back to the kernel afterwards, which takes none that is
+/// used up, or whose descriptor is closed.
+fn can_look(item: &Item) -> bool {
+    item.events & ONCE == 0 && !item.is_adopted()
 }
 
 /// Before a sleep on the set: from now on the kernel does not report its own room. An edge of it was reported before.
@@ -131,14 +134,6 @@ pub(super) fn ask_kernel_for_room(epfd: c_int, fd: c_int, item: &mut Item) {
         item.set_room(Room::Kernel);
         register(epfd, fd, item.events, item.data);
     }
-}
-
-/// Another process is about to have the kernel's set too, which does not look for room in the ring by this copy.
-pub(super) fn ask_kernel_for_all_room(set: &Set) {
-    set.scan(|fd, item, _| {
-        ask_kernel_for_room(set.epfd(), fd, item);
-        Scan::Keep
-    });
 }
 
 /// How long a sleep on the set may last, in nanoseconds, where something waits for room; 0: nothing waits.
