@@ -217,23 +217,19 @@ pub fn give_to_libc(fd: i32) {
 /// The library cannot follow what the program does with `fd`: the connection stays on the kernel path.
 #[cold]
 pub fn give_up(fd: i32, reason: Reason) {
-    match of(fd) {
-        Some(connection) => connection.pin(reason),
-        None => disown_socket(fd),
-    }
+    pin_or_disown(fd, |connection| connection.pin(reason));
 }
 
 /// The library cannot follow what the program sends by `fd`, and still serves its receives.
 #[cold]
 pub fn give_up_sends(fd: i32, reason: Reason) {
-    match of(fd) {
-        Some(connection) => connection.pin_once_read(reason),
-        None => disown_socket(fd),
-    }
+    pin_or_disown(fd, |connection| connection.pin_once_read(reason));
 }
 
-fn disown_socket(fd: i32) {
-    if let known @ Known::Socket(_) = table::get(fd) {
+fn pin_or_disown(fd: i32, pin: impl FnOnce(Connection)) {
+    if let Some(connection) = of(fd) {
+        pin(connection);
+    } else if let known @ Known::Socket(_) = table::get(fd) {
         disown(fd, known);
     }
 }

@@ -61,7 +61,9 @@ impl Port<'_> {
             Outcome::Failed(e) if sent == 0 => Err(e),
             Outcome::Failed(_) => Ok(sent),
             Outcome::Refused => {
-                (self.waiting.refused)(self);
+                if !is_quiet() {
+                    (self.waiting.refused)(self);
+                }
                 if sent > 0 { Ok(sent) } else { Err(AGAIN) }
             }
             Outcome::Plain => {
@@ -248,7 +250,7 @@ impl Port<'_> {
         // Either the library tells the program later that the ring has room, or the rest goes the kernel path. If that
         // has no room either, the kernel will say when it has.
         if nonblocking && !nested && !whole && self.refuse() {
-            return Some(if is_quiet() { Outcome::Failed(AGAIN) } else { Outcome::Refused });
+            return Some(Outcome::Refused);
         }
         let descent = if nested { Descent::ReaderInside } else { self.go_down(Reason::RingFull) };
         if descent == Descent::Down {
