@@ -334,12 +334,8 @@ fn a_pinned_end_goes_down_once_it_has_read() {
 /// doorbell behind what is unread in the kernel, and the ring cannot be left any more.
 #[test]
 fn a_pin_before_the_ring_brings_no_doorbell() {
-    let it = Ends::joined(false);
+    let it = Ends::before_ring(b"before", b"and more");
     let (sender, reader) = (it.port(0), it.port(1));
-    assert_eq!(kernel::send(sender.fd, b"before"), Ok(6));
-    reader.channel.incoming().flags.waiting.store(0, Relaxed);
-    assert_eq!(it.send(b"and more"), Ok(8));
-    assert!(sender.sends_fast() && !reader.receives_fast());
     reader.pin_once_read(Reason::Stdio);
     assert_eq!(it.send(b"and even more"), Ok(13));
     assert!(sender.sends_fast() && sender.bells_since_up() == 0);
@@ -656,13 +652,9 @@ fn an_image_reads_what_comes_before_its_copy() {
     let before = vec![7u8; 3000];
     let reset = || Err(Errno(libc::ECONNRESET));
     for (case, end) in [("given", Ok(0)), ("part", Ok(0)), ("gone", Ok(0)), ("reset", reset()), ("other", reset())] {
-        let it = Ends::joined(false);
-        let (sender, reader) = (it.port(0), it.port(1));
-        assert_eq!(kernel::send(sender.fd, &before), Ok(before.len()));
-        reader.channel.incoming().flags.waiting.store(0, Relaxed);
         let left: Vec<u8> = (0..9000u32).map(|n| (n * 7 / 3) as u8).collect();
-        assert_eq!(it.send(&left), Ok(left.len()));
-        assert!(sender.sends_fast() && !reader.receives_fast());
+        let it = Ends::before_ring(&before, &left);
+        let sender = it.port(0);
         let by_kernel = |bytes: &[u8]| assert_eq!(kernel::send(sender.fd, bytes), Ok(bytes.len()));
         let (port, goes_on) = it.reader_in_copy(|| {
             match case {
@@ -692,12 +684,8 @@ fn an_image_reads_what_comes_before_its_copy() {
 /// reader leaves all the same: the doorbell would be data to a reader of the kernel path.
 #[test]
 fn a_reader_does_not_leave_before_a_doorbell_behind_data() {
-    let it = Ends::joined(false);
+    let it = Ends::before_ring(b"before", b"and more");
     let (sender, reader) = (it.port(0), it.port(1));
-    assert_eq!(kernel::send(sender.fd, b"before"), Ok(6));
-    reader.channel.incoming().flags.waiting.store(0, Relaxed);
-    assert_eq!(it.send(b"and more"), Ok(8));
-    assert!(sender.sends_fast() && !reader.receives_fast());
     assert!(!reader.leave_beside_switch(|flag| {
         if sender.bells_since_up() == 0 {
             assert!(sender.announce_bell());
@@ -710,11 +698,8 @@ fn a_reader_does_not_leave_before_a_doorbell_behind_data() {
     it.assert_receives(b"beforeand more");
     assert!(sender.announce_bell(), "no more bells");
     // Without a doorbell it leaves, and refuses those that come.
-    let it = Ends::joined(false);
+    let it = Ends::before_ring(b"before", b"and more");
     let (sender, reader) = (it.port(0), it.port(1));
-    assert_eq!(kernel::send(sender.fd, b"before"), Ok(6));
-    reader.channel.incoming().flags.waiting.store(0, Relaxed);
-    assert_eq!(it.send(b"and more"), Ok(8));
     assert_eq!(reader.go_away(|| true), Departure::Gone);
     assert!(!sender.announce_bell() && sender.give_back_if_due());
     it.assert_kernel_has(b"beforeand more");

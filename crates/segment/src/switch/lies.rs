@@ -79,6 +79,17 @@ impl Ends {
         it
     }
 
+    /// The first end has sent `before` on the kernel path, and `behind` in the ring. The second has read neither, and
+    /// no doorbell came.
+    pub(super) fn before_ring(before: &[u8], behind: &[u8]) -> Ends {
+        let it = Ends::joined(false);
+        assert_eq!(kernel::send(it.port(0).fd, before), Ok(before.len()));
+        it.port(1).channel.incoming().flags.waiting.store(0, Relaxed);
+        assert_eq!(it.send(behind), Ok(behind.len()));
+        assert!(it.port(0).sends_fast() && !it.port(1).receives_fast());
+        it
+    }
+
     pub(super) fn port(&self, number: usize) -> Port<'static> {
         self.port_of(number, 1 + number as u32)
     }
@@ -242,12 +253,9 @@ fn an_end_that_was_ended_for_killed_processes_may_have_a_doorbell_unread() {
 /// end with EPIPE, before what the kernel and the ring still have.
 #[test]
 fn a_doorbell_behind_the_end_of_the_stream_hides_nothing_of_it() {
-    let it = Ends::joined(false);
-    let (sender, reader) = (it.port(0), it.port(1));
-    assert_eq!(kernel::send(sender.fd, b"before "), Ok(7));
-    reader.channel.incoming().flags.waiting.store(0, Relaxed);
-    assert_eq!(it.send(b"and behind"), Ok(10));
-    assert!(sender.sends_fast() && reader.can_wake() && reader.announce_bell());
+    let it = Ends::before_ring(b"before ", b"and behind");
+    let reader = it.port(1);
+    assert!(reader.can_wake() && reader.announce_bell());
     let Ends { sockets: [others, _mine], .. } = it;
     drop(others);
     assert_eq!(kernel::send(reader.fd, &[0]), Ok(1));
