@@ -14,6 +14,7 @@ pub(super) fn writable(port: &Port<'_>, item: &Item) -> bool {
 
 /// If the ring has data that was not reported for `item` yet (level-triggered: any data), what counts as reported from
 /// now on.
+#[inline]
 pub(super) fn news(port: &Port<'_>, item: &Item) -> Option<Told> {
     match port.ready() {
         Ready::Yes if item.events & EDGE == 0 => Some(Told::default()),

@@ -144,11 +144,16 @@ pub fn take_back(fd: c_int) {
 }
 
 /// A thread goes back to the program while others sleep on the set: what it leaves behind has to wake them.
+#[inline]
 pub(super) fn leave_to_sleepers(epfd: c_int, set: &Set) {
     // A look at the set that this signal handler has interrupted does so when it returns to the program.
-    if !has_sleepers(epfd) || set.is_interrupted() {
-        return;
+    if has_sleepers(epfd) && !set.is_interrupted() {
+        wake_sleepers(epfd, set);
     }
+}
+
+/// Sees to it that what is left in the set wakes the threads that sleep on it.
+fn wake_sleepers(epfd: c_int, set: &Set) {
     if !set.set_asleep(|| true) {
         set.answer_bells();
     }

@@ -138,6 +138,7 @@ pub fn wait(events: *mut epoll_event, most: c_int, deadline: Deadline, call: &Ca
 
 /// Leaves the wait to libc if the set is [native](Set::native) and has no inner sets: the kernel's answers are right
 /// then as they are.
+#[inline]
 fn left_to_libc(set: &Set) -> Option<u64> {
     let native = set.native().filter(|_| !set.is_stale() && !set.has_inner());
     if native.is_some() {
@@ -226,7 +227,7 @@ fn wait_in(set: &Set, mut events: Events, deadline: Deadline, mut call: Call<'_>
             break -1;
         }
         if events.count > 0 || expired {
-            break end_wait(epfd, set, events, began, slept);
+            break end_wait(epfd, set, &mut events, began, slept);
         }
         let wait = began.get_or_insert_with(|| begin(set));
         let slice = KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
@@ -283,9 +284,9 @@ fn look(set: &Set, events: &mut Events, call: &Call<'_>, overdue: bool) -> c_int
 }
 
 /// The call has events, or its time is over.
-fn end_wait(epfd: c_int, set: &Set, mut events: Events, began: Option<Wait>, slept: bool) -> c_int {
+fn end_wait(epfd: c_int, set: &Set, events: &mut Events, began: Option<Wait>, slept: bool) -> c_int {
     if events.count > 0 && set.has_twins() {
-        tell_twins(epfd, set, &mut events);
+        tell_twins(epfd, set, events);
     }
     if let Some(wait) = began {
         wait.end(set.memory(), slept);
