@@ -20,8 +20,8 @@ macro_rules! families {
 }
 
 families! {
-    aliases beside bulk byways calls confined descriptors ending epoll faults files flags fortified nonblocking options
-    pointers poll processes room sets signals threads waits
+    aliases beside bulk byways calls confined descriptors ending epoll faults files flags fortified inherited nested
+    nonblocking options pointers poll processes room sets signals sleepers threads waits
 }
 
 #[test]
