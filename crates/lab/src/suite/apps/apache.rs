@@ -57,15 +57,16 @@ impl Experiment for Apache {
         fs::create_dir(home.path().join("html"))?;
         fs::write(home.path().join("html/file"), FILE)?;
         let configuration = home.path().join("apache.conf");
-        // All its threads from the beginning: it ends kept connections while it has too few.
+        // All its threads from the beginning, and in each process more than ab has connections: a process that has no
+        // idle thread ends its kept connections.
         let here = home.path().display();
         let text = format!(
             "ServerRoot {here}\nServerName localhost\nListen 127.0.0.1:{port}\nPidFile {here}/apache.pid\n\
              LoadModule mpm_event_module {MODULES}/mod_mpm_event.so\n\
              LoadModule authz_core_module {MODULES}/mod_authz_core.so\n\
              DocumentRoot {here}/html\nErrorLog {here}/apache.log\nMaxKeepAliveRequests 0\n\
-             StartServers 4\nServerLimit 4\nThreadsPerChild 64\nMaxRequestWorkers 256\nMinSpareThreads 256\n\
-             MaxSpareThreads 256\n"
+             StartServers 2\nServerLimit 2\nThreadLimit 256\nThreadsPerChild 256\nMaxRequestWorkers 512\n\
+             MinSpareThreads 512\nMaxSpareThreads 512\n"
         );
         fs::write(&configuration, text)?;
         let mut command = session.command(&self.server);
