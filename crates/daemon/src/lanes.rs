@@ -121,7 +121,11 @@ impl Lanes {
                 tracing::warn!(users = MOST, "so many users keep descriptors waiting; others wait for them");
                 return self.due.push_front(user);
             }
-            let Some(job) = self.lanes.get_mut(&user).and_then(|lane| lane.jobs.pop_front()) else { continue };
+            let Some(job) = self.lanes.get_mut(&user).and_then(|lane| lane.jobs.pop_front()) else {
+                // Its clients have gone meanwhile.
+                self.lanes.remove(&user);
+                continue;
+            };
             if self.busy == self.threads && self.start() {
                 self.threads += 1;
             }
@@ -215,5 +219,21 @@ mod tests {
         assert_eq!([(rest[0].0, rest[0].1.client), (rest[1].0, rest[1].1.client)], [(1, 6), (1, 9)]);
         assert!(matches!(rest[1].1.packet, Ok(Packet::Nothing)));
         assert_eq!(lanes.busy, 0);
+    }
+
+    #[test]
+    fn a_user_whose_client_goes_while_it_waits_for_a_thread_comes_again() {
+        let mut lanes = Lanes::new().unwrap();
+        let (socket, sender) = UnixDatagram::pair().unwrap();
+        let socket = Arc::new(OwnedFd::from(socket));
+        // All threads are taken by others.
+        lanes.busy = MOST;
+        lanes.take(1, 6, socket.clone());
+        lanes.cancel(1, 6);
+        lanes.busy = 0;
+        lanes.dispatch();
+        sender.send(b"no record").unwrap();
+        lanes.take(1, 7, socket);
+        assert_eq!(await_finished(&mut lanes).first().map(|(user, it)| (*user, it.client)), Some((1, 7)));
     }
 }
