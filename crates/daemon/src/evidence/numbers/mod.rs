@@ -55,6 +55,8 @@ impl Evidence for Numbers {
         match (self.holders.get(&own), self.holders.get(&[received, sent])) {
             (Ok(Some(me)), Ok(Some(other))) if me == of.cookie && other != SEVERAL => Other::End(other),
             (Ok(Some(me)), Ok(None)) if me == of.cookie => Other::Nowhere,
+            // Forgotten, as so many connections have come since.
+            (Ok(None), Ok(_)) => Other::Unknown,
             (Ok(_), Ok(_)) => Other::Several,
             (Err(error), _) | (_, Err(error)) => {
                 tracing::warn!(%error, "the kernel does not tell sequence numbers");
