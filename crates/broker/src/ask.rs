@@ -15,9 +15,9 @@ pub const LEN: usize = header::LEN + 24;
 /// | Octets | Field |
 /// |---|---|
 /// | 24..28 | bytes of a ring |
-/// | 28..32 | 0 |
-/// | 32..40 | number of the pool of which slots are free; 0: none |
-/// | 40..48 | its free slots, a bit each |
+/// | 28..32 | the free slot |
+/// | 32..40 | number of the pool of which a slot is free; 0: none |
+/// | 40..48 | cookie of the maker's socket, of the connection that had the slot |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// Number by which the asking process knows the answer.
@@ -26,17 +26,19 @@ pub struct Ask {
     pub mark: u64,
     /// Bytes of each ring that this process would make: a power of two from [`Shape::MIN_RING`] to [`Shape::MAX_RING`].
     pub ring_bytes: u32,
-    /// Slots that both ends have closed.
+    /// A slot that both ends have closed.
     pub freed: Option<Freed>,
 }
 
-/// Slots of a pool of this process that both ends have closed.
+/// A slot of a pool of this process that both ends have closed. One is enough: an ask takes one slot at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Freed {
     /// Number of the pool, not 0.
     pub pool: u64,
-    /// A bit for each slot, of which one is set at least.
-    pub slots: u64,
+    /// Its slot, below [`Shape::MAX_SLOTS`].
+    pub slot: u32,
+    /// The cookie of the maker's socket, not 0. The slot may be another connection's by now.
+    pub maker: u64,
 }
 
 impl Ask {
@@ -48,9 +50,9 @@ impl Ask {
         self.check()?;
         let mut to = Header::begin::<LEN>(LEN, KIND, self.mark, self.token);
         to.u32(self.ring_bytes);
-        to.u32(0);
+        to.u32(self.freed.map_or(0, |it| it.slot));
         to.u64(self.freed.map_or(0, |it| it.pool));
-        to.u64(self.freed.map_or(0, |it| it.slots));
+        to.u64(self.freed.map_or(0, |it| it.maker));
         Ok(to.finish().0)
     }
 
@@ -61,12 +63,9 @@ impl Ask {
     pub fn parse(packet: &[u8]) -> Result<Ask, WireError> {
         let (header, mut from) = Header::parse_as(packet, KIND, LEN)?;
         let ring_bytes = from.u32()?;
-        if from.u32()? != 0 {
-            return Err(WireError::Value("reserved"));
-        }
-        let freed = match (from.u64()?, from.u64()?) {
-            (0, 0) => None,
-            (pool, slots) => Some(Freed { pool, slots }),
+        let freed = match (from.u32()?, from.u64()?, from.u64()?) {
+            (0, 0, 0) => None,
+            (slot, pool, maker) => Some(Freed { pool, slot, maker }),
         };
         let ask = Ask { token: header.token, mark: header.mark, ring_bytes, freed };
         ask.check()?;
@@ -79,10 +78,9 @@ impl Ask {
         }
         match self.freed {
             Some(Freed { pool: 0, .. }) => Err(WireError::Value("pool")),
-            Some(Freed { slots: 0, .. }) => Err(WireError::Value("slots")),
+            Some(Freed { maker: 0, .. }) => Err(WireError::Value("maker")),
+            Some(Freed { slot: Shape::MAX_SLOTS.., .. }) => Err(WireError::Value("slot")),
             _ => Ok(()),
         }
     }
 }
-
-const _: () = assert!(Shape::MAX_SLOTS as usize <= u64::BITS as usize);

@@ -11,7 +11,8 @@ fn ring_bytes() -> impl Strategy<Value = u32> {
 }
 
 fn asks() -> impl Strategy<Value = Ask> {
-    let freed = proptest::option::of((1u64.., 1u64..).prop_map(|(pool, slots)| Freed { pool, slots }));
+    let freed =
+        proptest::option::of((1u64.., 0..64u32, 1u64..).prop_map(|(pool, slot, maker)| Freed { pool, slot, maker }));
     (any::<u64>(), any::<u64>(), ring_bytes(), freed).prop_map(|(token, mark, ring_bytes, freed)| Ask {
         token,
         mark,
@@ -167,8 +168,8 @@ fn a_state_has_no_hidden_counts_and_no_unknown_abilities() {
 #[test]
 fn another_version_can_be_told_and_answered() {
     let mut record = ASK.emit().unwrap();
-    record[4] = 2;
-    assert_eq!(Ask::parse(&record), Err(WireError::Version(2)));
+    record[4] = 3;
+    assert_eq!(Ask::parse(&record), Err(WireError::Version(3)));
     assert_eq!(header::Header::read(&record).unwrap().token, 7);
 }
 
@@ -191,8 +192,9 @@ fn values_that_never_are_cannot_be_sent() {
         Ask { ring_bytes: 0, ..ASK },
         Ask { ring_bytes: 3 << 16, ..ASK },
         Ask { ring_bytes: 1 << 25, ..ASK },
-        Ask { freed: Some(Freed { pool: 0, slots: 1 }), ..ASK },
-        Ask { freed: Some(Freed { pool: 1, slots: 0 }), ..ASK },
+        Ask { freed: Some(Freed { pool: 0, slot: 1, maker: 1 }), ..ASK },
+        Ask { freed: Some(Freed { pool: 1, slot: 64, maker: 1 }), ..ASK },
+        Ask { freed: Some(Freed { pool: 1, slot: 0, maker: 0 }), ..ASK },
     ];
     wrong.iter().for_each(|it| assert!(matches!(it.emit(), Err(WireError::Value(_))), "{it:?}"));
     let shape = Shape::new(1 << 16, 8).unwrap();
@@ -208,8 +210,8 @@ fn values_that_never_are_cannot_be_sent() {
 
 /// The lengths are part of the wire: a change needs another version.
 #[test]
-fn lengths_are_those_of_version_1() {
-    assert_eq!((header::VERSION, header::LEN, ask::LEN, knock::LEN), (1, 24, 48, 24));
+fn lengths_are_those_of_version_2() {
+    assert_eq!((header::VERSION, header::LEN, ask::LEN, knock::LEN), (2, 24, 48, 24));
     assert_eq!((state::INQUIRY_LEN, state::LEN), (24, 264));
     assert_eq!((answer::WAITING, answer::HERE, answer::REFUSED, answer::MET, LONGEST), (24, 32, 32, 64, 64));
 }

@@ -11,7 +11,7 @@ use crate::raw::{Errno, is_quiet};
 use crate::ring::Ring;
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release, SeqCst};
 use crate::sysv::{Attested, Mapping};
-use crate::words::{ALONE, Direction, GROUPS, Group, group_number, is_closed};
+use crate::words::{ALONE, CLOSED, Direction, GROUPS, Group, group_number, is_closed};
 
 const PAGE: usize = 4096;
 /// Length of a pool modulo the page size: tells pools from other programs' System V segments.
@@ -362,6 +362,17 @@ impl Channel {
         }
         control.cookies[0].store(cookies[0], Relaxed);
         control.cookies[1].store(cookies[1], Release);
+    }
+
+    /// Makes the slot one that both ends have closed, so that the joiner does not join.
+    pub fn prepare_over(&self, [maker, joiner]: [u64; 2]) {
+        self.prepare([maker, joiner | CLAIMED]);
+        self.control().directions.iter().for_each(|it| it.flags.closed.store(CLOSED, Release));
+    }
+
+    /// The cookie of the maker's socket.
+    pub fn maker(&self) -> u64 {
+        self.control().cookies[0].load(Relaxed)
     }
 
     /// The control words of both directions, for a [copy](Channel::copy_from).

@@ -86,7 +86,7 @@ fn damaged(random: &mut Rng) -> Result<Vec<u8>> {
 }
 
 fn ask(random: &mut Rng) -> Ask {
-    let freed = Freed { pool: random.u64(1..), slots: random.u64(1..) };
+    let freed = Freed { pool: random.u64(1..), slot: random.u32(..64), maker: random.u64(1..) };
     let ring_bytes = 1 << random.u32(16..=24);
     Ask { token: random.u64(..), mark: random.u64(..), ring_bytes, freed: random.bool().then_some(freed) }
 }

@@ -191,19 +191,17 @@ impl Pools {
         Some(Ok((pool.verdict(number, slot, side), pool.memory.clone())))
     }
 
-    /// Both ends have closed these slots, as a process says. If it lies, it harms a pool of its own.
+    /// Both ends have closed this slot, as a process says: if it lies, it harms a pool of its own. Another process may
+    /// have said so before, and the slot may be another connection's by now.
     pub(super) fn free(&mut self, process: ProcessId, freed: Freed) {
         let Some(pool) = self.pools.get_mut(&freed.pool) else { return };
         if !pool.sides.iter().any(|side| side.contains(&process)) {
             return;
         }
-        let slots = freed.slots & pool.taken;
-        pool.taken &= !slots;
-        for slot in (0..pool.shape.slots()).filter(|slot| slots & 1 << slot != 0) {
-            let cookies = std::mem::take(&mut pool.cookies[slot as usize]);
-            for cookie in cookies {
-                self.met.remove(&cookie);
-            }
+        let Some(cookies) = pool.cookies.get_mut(freed.slot as usize).filter(|it| it[0] == freed.maker) else { return };
+        pool.taken &= !(1 << freed.slot);
+        for cookie in std::mem::take(cookies) {
+            self.met.remove(&cookie);
         }
     }
 
@@ -226,7 +224,10 @@ impl Pools {
     pub(super) fn expire(&mut self, now: u64) {
         while let Some((_, number)) = self.dying.front().copied().filter(|(when, _)| *when <= now) {
             self.dying.pop_front();
-            self.remove(number);
+            // Another process may have come to that side since.
+            if self.pools.get(&number).is_some_and(|pool| pool.sides.iter().any(Vec::is_empty)) {
+                self.remove(number);
+            }
         }
     }
 

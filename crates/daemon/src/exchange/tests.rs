@@ -244,10 +244,14 @@ fn the_pools_of_two_processes_grow_and_slots_are_used_again() {
     // Another process's slots cannot be freed.
     let (pool, freed) = (places[4].pool, places[4].slot);
     stage.kernel.connect(300, 301);
-    stage.ask_with(3, 300, Ask { freed: Some(Freed { pool, slots: u64::MAX }), ..ASK });
+    let over = Freed { pool, slot: freed.into(), maker: places[4].cookies[0] };
+    stage.ask_with(3, 300, Ask { freed: Some(over), ..ASK });
+    assert_eq!(stage.meets(1, 108).slot, freed);
+    // Nor can the slot of a connection that had it before.
+    stage.ask_with(1, 108, Ask { freed: Some(Freed { maker: 77, ..over }), ..ASK });
     assert_eq!(stage.meets(1, 108).slot, freed);
     stage.kernel.connect(200, 201);
-    let replies = stage.ask_with(1, 200, Ask { freed: Some(Freed { pool, slots: 1 << freed }), ..ASK });
+    let replies = stage.ask_with(1, 200, Ask { freed: Some(over), ..ASK });
     assert_eq!(replies[0].answer.verdict, Verdict::Waiting);
     let again = stage.meets(2, 201);
     assert_eq!((again.pool, again.slot), (pool, freed));
@@ -295,7 +299,13 @@ fn what_a_process_had_goes_with_it() {
     stage.exchange.dismiss(ProcessId(5), 0);
     // A program that process 2 executes may come for what the dead have left.
     assert_eq!(stage.meets(2, 16).memory, place.memory);
+    // It stays where a process comes for them in time.
+    stage.exchange.admit(ProcessId(5), user(101, &[GROUP]));
+    stage.meets(5, 15);
     stage.exchange.expire(GRACE_NS);
+    assert_eq!(stage.meets(2, 16).memory, place.memory);
+    stage.exchange.dismiss(ProcessId(5), GRACE_NS);
+    stage.exchange.expire(2 * GRACE_NS);
     assert!(stage.exchange.is_unused(ProcessId(2)));
 }
 

@@ -157,7 +157,7 @@ impl Connection {
     /// Gives up an ask of the broker, if there is one. Whether a copy of the socket may lie with the broker.
     pub fn stop_asking(&self) -> bool {
         (self.end.asked() != Asked::Nothing || is_asking())
-            && family::with_meeting_surely(|meeting| meeting.leave_broker(self.end)) == Some(true)
+            && family::with_meeting_surely(|meeting| meeting.leave_broker(self.end, self.is_last())) == Some(true)
     }
 
     fn pin_end(&self, reason: Reason) {

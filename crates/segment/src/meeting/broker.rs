@@ -75,8 +75,8 @@ pub(super) struct Ask {
     cookie: u64,
     /// When it was made (CLOCK_MONOTONIC, ns).
     pub since: u64,
-    /// The end is closed.
-    pub is_abandoned: bool,
+    /// The process does not follow it any more; whether it was the last with the end.
+    pub abandoned: Option<bool>,
     pub outcome: Outcome,
 }
 
@@ -129,6 +129,11 @@ impl Broker {
         !self.path.bytes().is_empty() && (self.was_there || now >= self.not_before)
     }
 
+    /// Whether this process tries to reach it at present.
+    pub(super) fn is_sought(&self, now: u64) -> bool {
+        !self.path.bytes().is_empty() && now >= self.not_before
+    }
+
     pub(super) fn find(&mut self, cookie: u64) -> Option<&mut Ask> {
         self.asks.iter_mut().flatten().find(|it| it.cookie == cookie)
     }
@@ -165,7 +170,7 @@ impl Broker {
         let ask = wire::Ask { token: cookie, mark: MARK, ring_bytes, freed };
         match dial.ask(&ask, fd) {
             Ok(()) => {
-                self.asks[place] = Some(Ask { cookie, since: now, is_abandoned: false, outcome: Outcome::None });
+                self.asks[place] = Some(Ask { cookie, since: now, abandoned: None, outcome: Outcome::None });
                 Try::Asked
             }
             Err(error) => self.not_sent(error, now),
@@ -299,7 +304,7 @@ impl Broker {
         self.hang_up();
         for ask in self.asks.iter_mut() {
             match ask {
-                Some(Ask { outcome: Outcome::None | Outcome::Waiting, is_abandoned: true, .. }) => *ask = None,
+                Some(Ask { outcome: Outcome::None | Outcome::Waiting, abandoned: Some(_), .. }) => *ask = None,
                 Some(Ask { outcome: outcome @ (Outcome::None | Outcome::Waiting), .. }) => *outcome = Outcome::Lost,
                 _ => {}
             }
@@ -321,7 +326,7 @@ impl Broker {
         let now = clock::nanoseconds();
         let is_awaited = |it: &Ask| match it.outcome {
             // No end would look for the answer.
-            Outcome::None => !it.is_abandoned,
+            Outcome::None => it.abandoned.is_none(),
             Outcome::Waiting => now.saturating_sub(it.since) <= HEED_NS,
             _ => false,
         };

@@ -11,7 +11,7 @@
 
 use super::broker::{Broker, HEED_NS, Outcome, Place, Try};
 use super::{Answer, Meeting, unless_closed};
-use crate::channel::{MARK, Pool, Shape, Side};
+use crate::channel::{Channel, MARK, Pool, Shape, Side};
 use crate::clock;
 use crate::dial::Gift;
 use crate::directory::{Directory, Key};
@@ -192,7 +192,7 @@ impl Meeting {
 
     /// Gives this ask up; the end goes on waiting in the directory.
     fn abandon_for_directory(&mut self, end: &End, cookie: u64, outcome: Outcome) {
-        self.abandon(cookie, outcome);
+        self.abandon(cookie, outcome, true);
         end.set_asked(Asked::Nothing);
         end.ask_later();
     }
@@ -261,10 +261,11 @@ impl Meeting {
             Outcome::Met(place) if !place.is_of(answer.token) => Outcome::Refused(Refusal::Malformed),
             outcome => outcome,
         };
-        match self.broker.find(answer.token) {
-            Some(ask) if ask.is_abandoned => self.abandon(answer.token, outcome),
-            Some(ask) => ask.outcome = outcome,
-            None => {}
+        if let Some(ask) = self.broker.find(answer.token) {
+            match ask.abandoned {
+                Some(last) => self.abandon(answer.token, outcome, last),
+                None => ask.outcome = outcome,
+            }
         }
     }
 
@@ -278,7 +279,7 @@ impl Meeting {
         if let Some(it) = self.attached(pool.id()) {
             it.daemon = daemon;
             if it.given.is_none_or(|given| given.pool != number) {
-                it.given = Some(Given { pool: number, made: 0, unused: 0 });
+                it.given = Some(Given { pool: number, made: 0 });
             }
         }
         Some(pool)
@@ -339,24 +340,33 @@ impl Meeting {
             match what(&mut self.broker) {
                 Try::Asked => return true,
                 Try::Knocking if self.broker.wait(until) => self.hear(),
+                // Others may connect to it at this moment, more than it takes at once.
+                Try::Later if self.broker.is_sought(clock::nanoseconds()) && clock::nanoseconds() < until => {
+                    clock::nap(1000);
+                }
                 _ => return false,
             }
         }
     }
 
-    /// The end of this ask is closed: releases what the ask has brought.
-    fn abandon(&mut self, cookie: u64, outcome: Outcome) {
+    /// This process does not follow this ask any more. If it is the `last` with the end, the other end is told, and the
+    /// slot is free; otherwise another process may ask, and is given the same slot.
+    fn abandon(&mut self, cookie: u64, outcome: Outcome, last: bool) {
         self.broker.forget(cookie);
-        if let Outcome::Met(Place { pool, slot, side: Side::Maker, .. }) = outcome
+        if let Outcome::Met(Place { pool, slot, side: Side::Maker, cookies }) = outcome
+            && last
+            && let Some(channel) = pool.slot(slot, Side::Maker)
             && let Some(given) = self.attached(pool.id()).and_then(|it| it.given.as_mut())
         {
-            // The slot was never made ready, so the other end does not join.
-            given.unused |= 1 << slot;
+            pool.lay();
+            channel.prepare_over(cookies);
+            given.made |= 1 << slot;
         }
     }
 
-    /// `end` is about to be closed by all processes. Whether a copy of its socket may lie with the broker.
-    pub fn leave_broker(&mut self, end: &End) -> bool {
+    /// This process does not ask for `end` any more; `last`: no other process has it. Whether a copy of its socket may
+    /// lie with the broker.
+    pub fn leave_broker(&mut self, end: &End, last: bool) -> bool {
         let (cookie, asked) = (end.cookie.load(Relaxed), end.asked());
         end.set_asked(Asked::Nothing);
         // Another process of the family, which has not asked, may have noted that the ask is over.
@@ -372,30 +382,30 @@ impl Meeting {
         }
         let Some(ask) = self.broker.find(cookie) else { return true };
         let outcome = ask.outcome;
-        ask.is_abandoned = true;
+        ask.abandoned = Some(last);
         if !matches!(outcome, Outcome::None) {
-            self.abandon(cookie, outcome);
+            self.abandon(cookie, outcome, last);
         }
         self.broker.rest();
         matches!(outcome, Outcome::None)
     }
 
-    /// Slots of a pool that this process has made ready, or never will, and that no end uses any more.
+    /// A slot that this process has made ready, and that no end uses any more.
     fn freed(&mut self) -> Option<Freed> {
         self.pools.iter().flatten().find_map(|it| {
-            let given = it.given?;
-            let is_over = |slot: u32| it.pool.slot(slot, Side::Maker).is_some_and(|channel| channel.is_over());
-            let over = (0..it.pool.shape().slots).filter(|&slot| given.made & 1 << slot != 0 && is_over(slot));
-            let slots = over.fold(given.unused, |slots, slot| slots | 1 << slot);
-            (slots != 0).then_some(Freed { pool: given.pool, slots })
+            let given = it.given.filter(Given::is_any)?;
+            let mut made = (0..it.pool.shape().slots).filter(|&slot| given.made & 1 << slot != 0);
+            made.find_map(|slot| {
+                let channel = it.pool.slot(slot, Side::Maker).filter(Channel::is_over)?;
+                Some(Freed { pool: given.pool, slot, maker: channel.maker() })
+            })
         })
     }
 
     fn forget_freed(&mut self, freed: Option<Freed>) {
-        let Some(Freed { pool, slots }) = freed else { return };
+        let Some(Freed { pool, slot, .. }) = freed else { return };
         for given in self.pools.iter_mut().flatten().filter_map(|it| it.given.as_mut()).filter(|it| it.pool == pool) {
-            given.made &= !slots;
-            given.unused &= !slots;
+            given.made &= !(1 << slot);
         }
     }
 }
@@ -460,13 +470,53 @@ pub(super) struct Given {
     pool: u64,
     /// Slots that ends of this process have made ready, a bit each.
     made: u64,
-    /// Slots that ends of this process were given, and closed before they made them ready.
-    unused: u64,
 }
 
 impl Given {
     /// Whether there is something to tell, or will be.
     pub(super) fn is_any(&self) -> bool {
-        self.made | self.unused != 0
+        self.made != 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(unsafe_code, reason = "makes memory as the broker does")]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { ring_bytes: 1 << 16, slots: 4 };
+
+    fn pool() -> Pool {
+        let len = SHAPE.pool_bytes().next_multiple_of(4096) as libc::off_t;
+        // SAFETY: system calls without memory of this process.
+        let fd = unsafe {
+            let fd = libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC);
+            assert_eq!(libc::ftruncate(fd, len), 0);
+            let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+            assert_eq!(libc::fcntl(fd, libc::F_ADD_SEALS, seals), 0);
+            fd
+        };
+        let (pool, _) = Pool::of_memfd(fd, SHAPE).unwrap();
+        kernel::close(fd);
+        pool
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps a memfd")]
+    fn a_slot_that_was_given_in_vain_is_free_once_no_other_process_may_ask_for_it() {
+        let (mut meeting, pool) = (Box::new(Meeting::new()), pool());
+        meeting.remember(pool, 0, None).unwrap();
+        meeting.attached(pool.id()).unwrap().given = Some(Given { pool: 7, made: 0 });
+        let place = Place { pool, slot: 2, side: Side::Maker, cookies: [11, 12] };
+        meeting.abandon(11, Outcome::Met(place), false);
+        assert_eq!(meeting.freed(), None);
+        meeting.abandon(11, Outcome::Met(place), true);
+        let freed = meeting.freed();
+        assert_eq!(freed, Some(Freed { pool: 7, slot: 2, maker: 11 }));
+        // The other end finds that it does not come.
+        let joiner = pool.slot(2, Side::Joiner).unwrap();
+        assert!(joiner.is_for([11, 12]) && !joiner.claim(12));
+        meeting.forget_freed(freed);
+        assert_eq!(meeting.freed(), None);
     }
 }

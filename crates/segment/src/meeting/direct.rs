@@ -99,7 +99,7 @@ impl Meeting {
             Ok((pool, channel)) => {
                 if directory.clear(index, key, pid) && channel.claim(end.cookie.load(Relaxed)) {
                     if end.asked() != Asked::Nothing {
-                        self.leave_broker(end);
+                        self.leave_broker(end, true);
                     }
                     if let Some(it) = self.attached(offer.pool) {
                         it.users += 1;
