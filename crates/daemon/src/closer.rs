@@ -72,7 +72,7 @@ impl Closer {
         self.pending.len() >= BATCH
     }
 
-    /// Hands over the connections that are to be closed, as far as that is possible without waiting.
+    /// Hands over the connections that are to be closed, as far as that is possible at this moment.
     ///
     /// # Errors
     /// The process is gone.
@@ -88,7 +88,8 @@ impl Closer {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match sendmsg(&self.to, &[IoSlice::new(&[0])], &mut beside, flags) {
                 Ok(_) => self.owes_word = batch > 0,
-                Err(Errno::AGAIN) => return Ok(()),
+                // Later: other clients leave too many descriptors unread, or there is no memory.
+                Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
             // These references are not the last ones: the next, empty message says that they are gone.

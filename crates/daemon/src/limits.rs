@@ -11,6 +11,9 @@ pub struct Limits {
     pub memory: u64,
     /// Asks that wait for their other end.
     pub asks: usize,
+    /// Answers with memory that the user's clients have not read. The descriptor in each counts as the daemon's own
+    /// user's, who may have as many on their way as descriptors (unix(7), ETOOMANYREFS).
+    pub unread: usize,
     /// Packets that are read, and connections that are accepted, in a second.
     pub packets: u32,
 }
@@ -19,7 +22,8 @@ impl Limits {
     /// The usual ones, where the daemon may have so many descriptors: eight users take all of these.
     pub fn within(descriptors: u64) -> Limits {
         let share = usize::try_from(descriptors / 16).unwrap_or(usize::MAX);
-        Limits { descriptors: share.min(8192), pools: share.min(8192), memory: 128 << 30, asks: 1 << 16, packets: 5000 }
+        let (descriptors, pools) = (share.min(8192), share.min(8192));
+        Limits { descriptors, pools, memory: 128 << 30, asks: 1 << 16, unread: share, packets: 5000 }
     }
 }
 

@@ -61,6 +61,16 @@ pub fn peer_process(socket: impl AsFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(value[0]) })
 }
 
+/// How many packets that were sent by this Unix socket are not read yet, at most.
+pub fn unread_packets(socket: impl AsFd) -> usize {
+    /// What the kernel counts for a packet at least: room for the data, and what describes it.
+    const LEAST: usize = 512;
+    let mut octets: libc::c_int = 0;
+    // SAFETY: the kernel writes an integer.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut octets) };
+    if result < 0 { 0 } else { (octets as usize).div_ceil(LEAST) }
+}
+
 /// The cookie of the socket's network namespace (Linux 5.14).
 ///
 /// # Errors

@@ -46,7 +46,7 @@ struct Stage {
     kernel: Table,
 }
 
-const SMALL: Limits = Limits { descriptors: 8, pools: 4, memory: 1 << 40, asks: 3, packets: 1000 };
+const SMALL: Limits = Limits { descriptors: 8, pools: 4, memory: 1 << 40, asks: 3, unread: 4, packets: 1000 };
 
 impl Stage {
     fn new() -> Stage {

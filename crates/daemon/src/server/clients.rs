@@ -3,6 +3,7 @@
 use crate::exchange::ProcessId;
 use crate::limits::{Bucket, Limits};
 use crate::process::Process;
+use crate::sys;
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +36,14 @@ pub struct Known {
 struct Share {
     descriptors: usize,
     bucket: Bucket,
+    /// Answers with memory that its clients have not read, as far as that was counted.
+    unread: usize,
+    /// When it was counted.
+    counted: u64,
 }
+
+/// Nanoseconds between two counts of what a user's clients have not read, for each client that there is.
+const COUNT_EVERY: u64 = 10_000;
 
 /// All of them.
 #[derive(Debug)]
@@ -76,7 +84,12 @@ impl Clients {
     }
 
     fn share(&mut self, uid: u32, now: u64) -> &mut Share {
-        self.shares.entry(uid).or_insert_with(|| Share { descriptors: 0, bucket: Bucket::new(now) })
+        self.shares.entry(uid).or_insert_with(|| Share {
+            descriptors: 0,
+            bucket: Bucket::new(now),
+            unread: 0,
+            counted: 0,
+        })
     }
 
     /// A process has connected this socket at the time `now`, in nanoseconds.
@@ -120,6 +133,21 @@ impl Clients {
         let Some(it) = self.clients.get_mut(&client) else { return 0 };
         it.heard = now;
         self.shares.get_mut(&it.uid).map_or(0, |share| share.bucket.take(now, self.limits.packets))
+    }
+
+    /// Whether one of this user's clients may be sent memory, which counts. Other users would get none if one left too
+    /// much unread.
+    pub fn may_get_memory(&mut self, uid: u32, now: u64) -> bool {
+        let most = self.limits.unread;
+        let Some(share) = self.shares.get_mut(&uid) else { return false };
+        if share.unread >= most && now >= share.counted + self.clients.len() as u64 * COUNT_EVERY {
+            share.counted = now;
+            let of_user = self.clients.values().filter(|it| it.uid == uid);
+            share.unread = of_user.map(|it| sys::unread_packets(&it.socket)).sum();
+        }
+        let may = share.unread < most;
+        share.unread += usize::from(may);
+        may
     }
 
     /// A client goes.

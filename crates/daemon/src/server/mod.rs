@@ -345,14 +345,18 @@ impl Server {
 
     fn reply(&mut self, reply: &Reply) {
         let ClientId(client) = reply.to;
-        if let Verdict::Refused(refusal) = reply.answer.verdict {
+        // If the client has gone, it asks again if it still needs the answer.
+        let Some(uid) = self.clients.get(client).map(|it| it.uid) else { return };
+        let (mut answer, mut memory) = (reply.answer, reply.memory.as_deref().map(|it| it.as_fd()));
+        if memory.is_some() && !self.clients.may_get_memory(uid, self.now()) {
+            (answer.verdict, memory) = (Verdict::Refused(Refusal::Limit), None);
+        }
+        if let Verdict::Refused(refusal) = answer.verdict {
             self.counts.refuse(refusal);
         }
-        // If the client has gone, it asks again if it still needs the answer.
         let Some(it) = self.clients.get(client) else { return };
-        tracing::debug!(uid = it.uid, client, verdict = ?reply.answer.verdict, "answer");
-        let memory = reply.memory.as_deref().map(|it| it.as_fd());
-        let sent = reply.answer.emit().map_err(io::Error::other);
+        tracing::debug!(uid, client, verdict = ?answer.verdict, "answer");
+        let sent = answer.emit().map_err(io::Error::other);
         // A client that does not read its answers is not waited for.
         if sent.and_then(|(record, len)| send(it.socket.as_fd(), &record[..len], memory)).is_err() {
             self.disconnect(client);

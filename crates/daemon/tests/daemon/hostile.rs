@@ -338,6 +338,36 @@ fn without_descriptors_clients_are_turned_away() {
     daemon.finish();
 }
 
+/// A user leaves answers with memory unread, each of which counts as a descriptor of the daemon's user: it is given no
+/// more, and others are.
+#[test]
+fn unread_memory_is_shared_out() {
+    const UNREAD: usize = 50;
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start_by(&["prlimit", "--nofile=800:800"], &[]);
+    let (client, _ends) = as_user(61_022, || {
+        let client = Client::connect(&daemon.path()).unwrap();
+        let [one, other] = connection();
+        client.ask(ASK, &one);
+        client.ask(Ask { token: 2, ..ASK }, &other);
+        let answers = [client.answer(), client.answer(), client.answer()];
+        assert!(answers.iter().flatten().filter(|(_, memory)| memory.is_some()).count() == 2, "{answers:?}");
+        (0..2 * UNREAD).for_each(|_| client.ask(ASK, &one));
+        (client, [one, other])
+    });
+    let inquirer = Client::connect(&daemon.path()).unwrap();
+    while inquirer.state().counts.unwrap().asks < 2 + 2 * UNREAD as u64 {
+        std::thread::yield_now();
+    }
+    others_are_served(&daemon);
+    let verdicts: Vec<Verdict> = (0..2 * UNREAD).map(|_| client.answer().unwrap().0.verdict).collect();
+    let refused = verdicts.iter().filter(|it| **it == Verdict::Refused(Refusal::Limit)).count();
+    assert!((UNREAD / 2..2 * UNREAD - 1).contains(&refused), "{refused}");
+    daemon.finish();
+}
+
 /// A client that does not read its answers loses its connection, and no other client notices.
 #[test]
 fn a_client_that_does_not_read_is_disconnected() {
