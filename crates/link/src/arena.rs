@@ -284,9 +284,10 @@ impl Arena {
     /// Makes the buffer so many octets behind the headroom, a packet by itself of which nothing is known.
     ///
     /// # Panics
-    /// If a frame has no room for so many.
+    /// If a frame has no room for so many, or the buffer is another arena's.
     #[inline]
     pub fn fill(&self, buffer: &mut Buffer, len: usize) {
+        assert!(self.owns(buffer), "a buffer of another arena");
         assert!(len <= self.geometry.room());
         (buffer.offset, buffer.len) = (self.geometry.headroom, len as u32);
         buffer.arena &= !MARKS;
@@ -295,9 +296,10 @@ impl Arena {
     /// Makes the buffer what it was before: `len` octets from `offset` of the frame on.
     ///
     /// # Panics
-    /// If a frame has no such octets.
+    /// If a frame has no such octets, or the buffer is another arena's.
     #[inline]
     pub fn restore(&self, buffer: &mut Buffer, offset: u32, len: u32) {
+        assert!(self.owns(buffer), "a buffer of another arena");
         assert!(u64::from(offset) + u64::from(len) <= u64::from(self.geometry.frame_size));
         (buffer.offset, buffer.len) = (offset, len);
     }
@@ -454,6 +456,22 @@ mod tests {
         let (arena, _) = Arena::new(GEOMETRY);
         let (_, others) = Arena::new(GEOMETRY);
         arena.octets(&others[0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "another arena")]
+    fn a_buffer_of_another_arena_is_not_filled() {
+        let (arena, _) = Arena::new(Geometry { frame_size: 4096, ..GEOMETRY });
+        let (_, mut others) = Arena::new(GEOMETRY);
+        arena.fill(&mut others[0], 1000);
+    }
+
+    #[test]
+    #[should_panic(expected = "another arena")]
+    fn a_buffer_of_another_arena_is_not_restored() {
+        let (arena, _) = Arena::new(Geometry { frame_size: 4096, ..GEOMETRY });
+        let (_, mut others) = Arena::new(GEOMETRY);
+        arena.restore(&mut others[0], 0, 4096);
     }
 
     #[test]
