@@ -62,6 +62,9 @@ impl Netlink {
     }
 }
 
+/// Errors of a listener in a row, after which it is left alone for now.
+const FAILURES: u32 = 16;
+
 /// Groups of what the kernel says of its own accord (`enum rtnetlink_groups` of linux/rtnetlink.h): of interfaces,
 /// neighbours, addresses, routes, and rules by which a route is chosen.
 pub const CHANGES: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
@@ -86,18 +89,28 @@ impl Listener {
         Ok(Listener { socket, room: Vec::with_capacity(ANSWER) })
     }
 
-    /// Hands on what was said since; whether that is all of it. Otherwise anything may have changed.
+    /// Hands on what was said since; whether that is all of it. Otherwise anything may have changed. What has come is
+    /// taken in either case: the kernel says no more before, and what lies there is older than what is asked for then.
     pub fn hear(&mut self, mut hear: impl FnMut(RouteNetlinkMessage)) -> bool {
+        let (mut is_all, mut failed) = (true, 0);
         loop {
             self.room.clear();
-            if let Err(error) = self.socket.recv(&mut self.room, libc::MSG_DONTWAIT) {
-                return error.kind() == io::ErrorKind::WouldBlock;
+            match self.socket.recv(&mut self.room, libc::MSG_DONTWAIT) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return is_all,
+                // ENOBUFS: the kernel had more to say than there was room for. It comes before what there was room for.
+                Err(_) => {
+                    (is_all, failed) = (false, failed + 1);
+                    if failed > FAILURES {
+                        return false;
+                    }
+                }
             }
             for message in messages(&self.room) {
                 match message.map(|it| it.payload) {
                     Ok(NetlinkPayload::InnerMessage(it)) => hear(it),
                     Ok(_) => {}
-                    Err(_) => return false,
+                    Err(_) => is_all = false,
                 }
             }
         }
