@@ -39,8 +39,10 @@ use std::time::Duration;
 
 pub use pace::Timekeeper;
 
-/// Errors that are taken from the kernel at a time, and ways that a check asks for again.
+/// Errors that are taken from the kernel at a time, how often before packets are given up, and ways that a check asks for
+/// again.
 const COMPLAINTS: usize = 64;
+const TOLD: usize = 64;
 const ASKED: usize = 16;
 
 /// How to open a link.
@@ -59,6 +61,16 @@ impl Default for Config {
     fn default() -> Config {
         Config { offload: true, shared: false, guarantees: Guarantees { delivery: false, integrity: false } }
     }
+}
+
+/// Whether the kernel has room for what is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Free,
+    /// The socket's buffer is full. The socket reports when there is room.
+    Full,
+    /// Another limit is reached, and no report comes.
+    Later,
 }
 
 /// A link over a UDP socket.
@@ -83,9 +95,9 @@ pub struct Udp {
     /// What the kernel has thrown away, of which it counts 32 bits.
     drops: Cell<u64>,
     fault: Option<Fault>,
-    /// The kernel has no room. The socket reports when there is some; if the limit is another one, no report comes.
-    full: bool,
-    again: bool,
+    /// Whether the kernel has had room for what the user gave last, and for what has waited for its time.
+    room: Room,
+    timely_room: Room,
     /// A thread has slept on the socket, and may have been woken by an error.
     slept: Cell<bool>,
 }
@@ -117,8 +129,8 @@ impl Udp {
             counters: Counters::default(),
             drops: Cell::new(0),
             fault: None,
-            full: false,
-            again: false,
+            room: Room::Free,
+            timely_room: Room::Free,
             slept: Cell::new(false),
             socket,
         })
@@ -132,7 +144,7 @@ impl Udp {
     /// See [`OpenError`]; this one was not opened to be [shared](Config::shared), or the thread is in another network
     /// namespace.
     pub fn beside(&self) -> Result<Udp, OpenError> {
-        Udp::open(self.socket.local(), &self.arena, &self.config)
+        Udp::open(self.socket.scoped(), &self.arena, &self.config)
     }
 
     /// The address that the link is bound to: the source of packets that it sends, and the destination of packets that
@@ -196,7 +208,7 @@ impl Udp {
             Some(pace) => pace,
             None => Pace::new(rate, self.timekeeper(peer), now),
         };
-        pace.change(rate);
+        pace.change(rate, now);
         let keeper = pace.keeper;
         self.paths.get_mut(path).pace = Some(pace);
         Ok(keeper)
@@ -243,13 +255,13 @@ impl Udp {
     /// Sends packets whose time has come.
     fn flush(&mut self, now: u64) {
         let mut timely = std::mem::take(&mut self.timely);
-        self.send(&mut timely, None);
+        self.timely_room = self.send(&mut timely, None);
         while timely.is_empty()
             && let Some(path) = self.paths.due(now)
         {
             let Some(pace) = &mut self.paths.get_mut(path).pace else { break };
             let departure = pace.take(now, &mut timely).filter(|_| pace.keeper == Timekeeper::Kernel);
-            self.send(&mut timely, departure);
+            self.timely_room = self.send(&mut timely, departure);
             if let (false, Some(pace)) = (timely.is_empty(), &mut self.paths.get_mut(path).pace) {
                 pace.put_back(&mut timely);
                 break;
@@ -287,51 +299,58 @@ impl Udp {
     /// What the socket is to be polled for.
     fn awaited(&self) -> PollFlags {
         let to_come = if self.receiving.has_room() { PollFlags::IN } else { PollFlags::empty() };
-        if self.full { to_come | PollFlags::OUT } else { to_come }
+        let is_full = [self.room, self.timely_room].contains(&Room::Full);
+        if is_full { to_come | PollFlags::OUT } else { to_come }
     }
 
     /// Sends packets from the front, as many as go, which leave at `departure` if that is said.
-    fn send(&mut self, packets: &mut VecDeque<Buffer>, departure: Option<u64>) {
-        let (mut told, mut alone) = (false, false);
+    fn send(&mut self, packets: &mut VecDeque<Buffer>, departure: Option<u64>) -> Room {
+        let (mut told, mut alone) = (0, false);
         while !packets.is_empty() {
             let ways = &mut Ways { arena: &self.arena, socket: &self.socket, paths: &mut self.paths };
             match self.sending.send(ways, packets, departure, alone) {
-                Outcome::Nothing => return,
+                Outcome::Nothing => break,
                 // The kernel has copied them.
                 Outcome::Sent(count) => {
                     self.counters.sent += count as u64;
                     self.done.extend(packets.drain(..count));
-                    (told, alone) = (false, false);
+                    (told, alone) = (0, false);
                 }
                 Outcome::Refused(buffers) => self.refuse(packets, buffers),
                 Outcome::Lost { packets: count, peer, error } => self.lose(packets, count, peer, error),
                 Outcome::Failed { packets: count, peer, octets, error } => match error.raw_os_error() {
-                    Some(libc::EAGAIN) => return self.full = true,
-                    Some(libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => return self.again = true,
+                    Some(libc::EAGAIN) => return Room::Full,
+                    Some(libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => return Room::Later,
                     // Before Linux 6.14 the kernel says so too if the way takes no segments as long as these any more.
-                    Some(libc::EIO | libc::EINVAL) if count > 1 && self.longest_to(peer) >= octets => {
-                        self.sending.joins = false;
-                        self.refusal = Some(error);
-                    }
-                    Some(libc::EIO | libc::EINVAL) if count > 1 => {}
+                    Some(libc::EIO | libc::EINVAL) if count > 1 => match self.longest_to(peer) {
+                        // There is no way, so nothing is known of how long packets may be.
+                        0 => self.lose(packets, count, peer, error),
+                        longest if longest >= octets => {
+                            self.sending.joins = false;
+                            self.refusal = Some(error);
+                        }
+                        _ => {}
+                    },
                     Some(libc::EMSGSIZE) => {
                         self.hear();
-                        match self.longest_to(peer) >= octets {
-                            false => {}
-                            true if count > 1 => alone = true,
+                        match self.longest_to(peer) {
+                            0 => self.lose(packets, count, peer, error),
+                            longest if longest < octets => {}
+                            _ if count > 1 => alone = true,
                             // Whatever the kernel says of the way.
-                            true => self.refuse(packets, 1),
+                            _ => self.refuse(packets, 1),
                         }
                     }
-                    // A socket tells once what has become of a datagram of before, in place of sending this one.
-                    _ if !told => {
-                        told = true;
+                    // A socket tells first what has become of datagrams of before, in place of sending this one.
+                    _ if told < TOLD => {
+                        told += 1;
                         self.hear();
                     }
                     _ => self.lose(packets, count, peer, error),
                 },
             }
         }
+        Room::Free
     }
 
     fn refuse(&mut self, packets: &mut VecDeque<Buffer>, buffers: usize) {
@@ -415,15 +434,12 @@ impl Link for Udp {
     }
 
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
-        (self.full, self.again) = (false, false);
         if self.paced > 0 {
             self.hold(packets);
         }
         self.advance();
         // What has waited goes first.
-        if self.timely.is_empty() {
-            self.send(packets, None);
-        }
+        self.room = if self.timely.is_empty() { self.send(packets, None) } else { self.timely_room };
     }
 
     fn complete(&mut self, done: &mut Vec<Buffer>) {
@@ -472,9 +488,11 @@ impl Link for Udp {
 
     fn readiness(&self) -> Option<Readiness<'_>> {
         self.slept.set(true);
-        let (come, again) = (self.receiving.has_come(), self.again);
+        let (come, again) = (self.receiving.has_come(), [self.room, self.timely_room].contains(&Room::Later));
         let readiness = Readiness { descriptor: self.socket.as_fd(), events: self.awaited(), look: None };
-        let due = if self.paced > 0 { self.paths.next_due() } else { None };
+        // What is due, and finds no room, is not looked at again before there may be some.
+        let is_awaited = self.paced > 0 && self.timely_room == Room::Free;
+        let due = if is_awaited { self.paths.next_due() } else { None };
         let due = due.map(|due| Duration::from_nanos(due.saturating_sub(monotonic())));
         Some(readiness.look_after(again.then_some(LOOK)).look_after(come.then_some(Duration::ZERO)).look_after(due))
     }

@@ -45,8 +45,10 @@ impl Pace {
         Pace { rate, keeper, next: now, held: VecDeque::new() }
     }
 
-    /// Another rate from the next packet on.
-    pub fn change(&mut self, rate: NonZeroU64) {
+    /// Another rate from now on: what is left to wait for is as long as it would be at that rate.
+    pub fn change(&mut self, rate: NonZeroU64, now: u64) {
+        let left = u128::from(self.next.saturating_sub(now)) * u128::from(self.rate.get()) / u128::from(rate.get());
+        self.next = self.next.min(now.saturating_add(u64::try_from(left).unwrap_or(u64::MAX)));
         self.rate = rate;
     }
 
@@ -141,9 +143,20 @@ mod tests {
     }
 
     #[test]
+    fn another_rate_is_for_what_waits_too() {
+        let mut pace = paced(Timekeeper::Link, 3);
+        assert_eq!(pace.take(0, &mut VecDeque::new()), Some(0));
+        assert_eq!(pace.due(), Some(MS));
+        pace.change(NonZeroU64::new(1_000_000_000).unwrap(), MS / 2);
+        assert_eq!(pace.due(), Some(MS / 2 + 500));
+        pace.change(NonZeroU64::new(1).unwrap(), MS / 2);
+        assert_eq!(pace.due(), Some(MS / 2 + 500), "what was allowed stays so");
+    }
+
+    #[test]
     fn short_packets_go_together_and_what_does_not_go_keeps_its_place() {
         let mut pace = paced(Timekeeper::Link, 256);
-        pace.change(NonZeroU64::new(100_000_000).unwrap());
+        pace.change(NonZeroU64::new(100_000_000).unwrap(), 0);
         let mut out = VecDeque::new();
         assert_eq!((pace.take(0, &mut out), out.len()), (Some(0), 25));
         let last = out.back().unwrap().frame();

@@ -57,7 +57,10 @@ impl Socket {
         let (socket, ask) = (socket?, ask?);
         let abilities = configure(&socket, local, shared, offload).map_err(refused("setting a UDP socket"))?;
         bind(&socket, &local).map_err(|errno| refused("binding a UDP socket")(errno.into()))?;
-        bind(&ask, &SocketAddr::new(local.ip(), 0)).map_err(|errno| refused("binding a UDP socket")(errno.into()))?;
+        // With its scope: a link-local address is one of an interface.
+        let mut any_port = local;
+        any_port.set_port(0);
+        bind(&ask, &any_port).map_err(|errno| refused("binding a UDP socket")(errno.into()))?;
         let scope = match local {
             SocketAddr::V6(local) => local.scope_id(),
             SocketAddr::V4(_) => 0,
@@ -71,6 +74,17 @@ impl Socket {
     /// Where it is bound.
     pub fn local(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Where it is bound, with the number of the interface that a link-local address is of.
+    pub fn scoped(&self) -> SocketAddr {
+        match self.local {
+            SocketAddr::V6(mut local) => {
+                local.set_scope_id(self.scope);
+                local.into()
+            }
+            local => local,
+        }
     }
 
     /// A peer's address, as the kernel has it.

@@ -7,6 +7,7 @@ mod offload;
 mod opening;
 mod pacing;
 pub mod queues;
+mod refused;
 
 use super::support::{End, FOUR, SIX, address, dual_cable};
 use std::net::{IpAddr, SocketAddr};
