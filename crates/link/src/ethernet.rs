@@ -261,6 +261,13 @@ impl Ethernet {
         self.longest = self.direct.link().whole().saturating_sub(HEADER);
     }
 
+    /// Takes packets that the kernel has received for the UDP socket.
+    fn take_of_kernel(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
+        let count = self.kernel.receive(packets, most);
+        self.with_kernel -= count;
+        count
+    }
+
     /// Takes frames that have come directly.
     fn take(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
         let Ethernet { direct, arena, whom, come, wrong, .. } = self;
@@ -364,12 +371,15 @@ impl Link for Ethernet {
     }
 
     fn receive(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
-        let mut count = if self.receives { self.take(packets, most) } else { 0 };
         self.turn = self.turn.wrapping_add(1);
-        if count == 0 || self.turn.is_multiple_of(TURNS) {
-            let more = self.kernel.receive(packets, most - count);
-            self.with_kernel -= more;
-            count += more;
+        let is_kernels_turn = self.turn.is_multiple_of(TURNS);
+        // First, since a busy direct side leaves no room behind it.
+        let mut count = if is_kernels_turn { self.take_of_kernel(packets, most) } else { 0 };
+        if self.receives {
+            count += self.take(packets, most - count);
+        }
+        if count == 0 && !is_kernels_turn {
+            count = self.take_of_kernel(packets, most);
         }
         count
     }

@@ -358,7 +358,7 @@ impl Link for Xdp {
     fn readiness(&self) -> Option<Readiness<'_>> {
         // Without a buffer to receive into, no packet comes. Buffers that were sent are reported only by their ring.
         let events = if self.receiving > 0 { PollFlags::IN } else { PollFlags::empty() };
-        let look = (self.transmitting > self.socket.completion.available()).then_some(LOOK);
+        let look = (self.transmitting > 0).then_some(LOOK);
         Some(Readiness { descriptor: self.socket.as_fd(), events, look })
     }
 

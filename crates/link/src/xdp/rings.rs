@@ -185,11 +185,6 @@ impl<T: Descriptor> Consumer<T> {
         }
     }
 
-    /// How many there are to be taken.
-    pub fn available(&self) -> u32 {
-        self.ring.word(self.ring.offsets.producer).load(Acquire).wrapping_sub(self.next).min(self.ring.size)
-    }
-
     /// Whether there is nothing to be taken.
     pub fn is_empty(&self) -> bool {
         self.next == self.filled && self.next == self.ring.word(self.ring.offsets.producer).load(Acquire)
