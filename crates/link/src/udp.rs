@@ -39,8 +39,8 @@ use std::time::Duration;
 
 pub use pace::Timekeeper;
 
-/// Errors that are taken from the kernel at a time, how often before packets are given up, and ways that a check asks for
-/// again.
+/// Errors that are taken from the kernel at a time, how often that is done before packets are given up, and ways that a
+/// check asks for again.
 const COMPLAINTS: usize = 64;
 const TOLD: usize = 64;
 const ASKED: usize = 16;
