@@ -121,7 +121,7 @@ impl Transport {
     }
 
     /// Promises more to connections that were promised less than they want, as long as there is something to promise.
-    fn give_to_next(&mut self) {
+    pub(super) fn give_to_next(&mut self) {
         while let Some(index) = self.promises.next() {
             let Some(connection) = self.connections[index as usize].as_mut() else { continue };
             if core::mem::take(&mut connection.receiving.is_short) {

@@ -163,6 +163,24 @@ fn credit_promises_no_more_than_there_are_buffers() {
     assert_eq!(entity.said(), ["AK → 0x004d, expects 2, credit 6"]);
 }
 
+/// What was promised to a connection that ends goes to those that wait for it, at once and to as many as it is for: in
+/// class 2 nothing else would tell them.
+#[test]
+fn promises_of_a_connection_that_is_gone_go_to_those_that_wait() {
+    let mut entity = Entity::new(Config { receive: 16, ..config() });
+    let ours = [0, 1, 2, 3].map(|peer| entity.opened(Peer(peer), 4).1);
+    // 14 buffers: 8 and 6, and none for the others, which say so.
+    (0..2).for_each(|at| (0..4).for_each(|number| entity.data_comes(Peer(at as u32), ours[at], number)));
+    (2..4).for_each(|at| entity.data_comes(Peer(at as u32), ours[at], 0));
+    entity.run(MS);
+    entity.said();
+    // The first user keeps four; four more were promised.
+    entity.hear(Peer(0), &Tpdu::Dr(dr(ours[0])), &[]);
+    entity.run(MS);
+    let said = entity.said();
+    assert!(said.iter().any(|it| it.starts_with("AK") && it.ends_with("credit 4")), "{said:?}");
+}
+
 /// A network that has become too small for what was negotiated: the user is told at once, and the next connection has
 /// what fits.
 #[test]
