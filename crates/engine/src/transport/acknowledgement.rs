@@ -46,7 +46,7 @@ impl Transport {
         let sending = &mut connection.sending;
         sending.timeout.answered(arrivals.is_timely(), update.acknowledged > 0);
         if shares {
-            way.arrived(arrivals.newly_selected);
+            way.arrived(arrivals.arrived);
         }
         // While something is sent again, an AK that says nothing new answers what has come twice.
         let says_nothing = !update.is_new && arrivals.newly_selected == 0;
@@ -69,7 +69,7 @@ impl Transport {
         if is_missing && !is_recovering && sending.may_send_again(space, slots) {
             self.miss(index, has_holes, now, out);
         } else if update.acknowledged > 0 && is_recovering {
-            self.send_again(index, has_holes, now, out);
+            self.send_again(index, has_holes, true, now, out);
         }
         self.acknowledged(index, ak, now, out);
     }
@@ -160,7 +160,7 @@ impl Connection {
         }
         let least = u64::from(timeout.round_trip.least);
         let measured = sample.map(|round_trip| Sample { round_trip, least, target: least + slack });
-        let counts = [arrivals.in_order, arrivals.fresh];
+        let counts = [arrivals.in_order, arrivals.fresh, arrivals.given_up];
         if way.is_some_and(|it| it.acknowledged(index, counts, measured, arrivals.now)) {
             // The way has become longer.
             timeout.round_trip.least = sample.and_then(|it| u32::try_from(it).ok()).unwrap_or(u32::MAX);
@@ -200,12 +200,15 @@ struct Arrivals {
     least: u64,
     /// Within what time an acknowledgement shows that T1 is long enough.
     in_time: u64,
-    /// DTs in order, and those of them of which it was not known that they have arrived.
+    /// DTs in order, and those of them of which it was not known that they have arrived: that were under way, and that
+    /// T1 had given up.
     in_order: u32,
     fresh: u32,
-    /// DTs out of order, and those of them of which it was not known.
+    given_up: u32,
+    /// DTs out of order, those of them of which it was not known, and those of these that were under way.
     selected: u32,
     newly_selected: u32,
+    arrived: u32,
     /// The round trip of the last DT in order, in ns, if neither that nor one before it was late or sent again (Karn).
     sample: Option<u64>,
     /// Copies that were late and not lost.
@@ -224,8 +227,10 @@ impl Arrivals {
             in_time: timeout.in_time(&config.times, connection.terms.acknowledge_time(config.times.al)),
             in_order: 0,
             fresh: 0,
+            given_up: 0,
             selected: 0,
             newly_selected: 0,
+            arrived: 0,
             sample: None,
             late: 0,
             in_t1: false,
@@ -241,9 +246,10 @@ impl Arrivals {
             let Some(frame) = slots.pop_front(&mut sending.retained) else { break };
             let slot = slots.at(frame);
             // Of the last one, which has brought this AK about; but not where it, or one before it, came late (Karn).
-            is_prompt &= slot.is == Is::Retained { again: 0, selected: false };
+            is_prompt &= slot.is == Is::Retained { again: 0, selected: false, given_up: false };
             self.sample = Some(self.now.since(slot.sent)).filter(|_| is_prompt);
             self.fresh += u32::from(slot.is_under_way());
+            self.given_up += u32::from(slot.is_given_up());
             self.note(slot);
             slots.let_go(frame, Fate::Acknowledged, out);
         }
@@ -262,6 +268,7 @@ impl Arrivals {
                 }
                 if !space.is_before(slot.number, first) {
                     self.note(slot);
+                    self.arrived += u32::from(slot.is_under_way());
                     if let Is::Retained { selected, .. } = &mut slot.is {
                         self.newly_selected += u32::from(!core::mem::replace(selected, true));
                         self.selected += 1;

@@ -5,7 +5,7 @@ use super::connection::{Deadline, Sending};
 use super::number::Space;
 use super::recovery::Phase;
 use super::sending::await_acknowledge;
-use super::slots::{Is, NONE, Slots};
+use super::slots::{Is, List, NONE, Slots};
 use crate::layer::Outbox;
 use crate::service::{Cep, Indication, Request, Time};
 
@@ -41,12 +41,13 @@ impl Transport {
         if !sending.retained.is_empty() {
             ways.at(connection.way).lost(slots.at(sending.retained.head).sent, now);
         }
-        self.send_again(index, holes, now, out);
+        self.send_again(index, holes, true, now, out);
     }
 
     /// Sends again what is missing: the first DT that is retained, or with `holes` each before a DT that was selected.
-    pub(super) fn send_again(&mut self, index: u32, holes: bool, now: Time, out: &mut Outbox) {
-        let Transport { connections, slots, counters, .. } = self;
+    /// With `heard`, the other end has said something that led to it; otherwise the DTs leave room for others.
+    pub(super) fn send_again(&mut self, index: u32, holes: bool, heard: bool, now: Time, out: &mut Outbox) {
+        let Transport { connections, slots, counters, ways, config, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
         let space = connection.terms.space();
         // What lies before so many that were selected is lost; what lies between them may be late.
@@ -69,13 +70,16 @@ impl Transport {
             if !connection.sending.is_granted(space, slot.number) {
                 break;
             }
-            if let Is::Retained { again, selected } = &mut slot.is
+            if let Is::Retained { again, selected, given_up } = &mut slot.is
                 // Without holes it is the DT that the other end waits for, whatever it has said of it before.
                 && (!holes || !*selected && *again == 0)
                 // Still lent below: it is on its way, and its header must not be touched.
                 && let Some(buffer) = slot.buffer.take()
             {
                 *again = again.saturating_add(1);
+                if heard && core::mem::take(given_up) && !*selected && connection.shares(config) {
+                    ways.at(connection.way).sent_again();
+                }
                 slot.sent = now;
                 counters.data_sent_again += 1;
                 out.down(Request::Unitdata { to: connection.peer, buffer });
@@ -133,11 +137,18 @@ impl Transport {
         if first.is_some() && now.since(timeout.stalled) >= config.times.i {
             return self.give_up(index, now, out);
         }
-        let sent = first.map_or(timeout.stalled, |head| slots.at(head).sent);
+        // The window is cut once for all of them, however often T1 runs out for them.
+        let sent = first
+            .filter(|_| timeout.attempts == 1)
+            .map_or(Time(timeout.stalled.0.saturating_sub(1)), |head| slots.at(head).sent);
         ways.at(connection.way).silent(index, sent, now);
         connection.timers.retransmission = Deadline::at(now.after(timeout.current(&config.times, theirs)));
         sending.recovery.phase = Phase::Recovering(sending.next);
-        self.send_again(index, false, now, out);
+        let given_up = sending.retained.give_up(slots);
+        if connection.shares(config) {
+            ways.give_up(connection.way, given_up);
+        }
+        self.send_again(index, false, false, now, out);
         self.send_expedited_again(index, out);
     }
 }
@@ -151,6 +162,22 @@ impl Sending {
     /// Whether a DT is retained and may be sent again: never beyond the window.
     pub(super) fn may_send_again(&self, space: Space, slots: &mut Slots) -> bool {
         !self.retained.is_empty() && self.is_granted(space, slots.at(self.retained.head).number)
+    }
+}
+
+impl List {
+    /// T1 has run out for these DTs: how many were under way.
+    fn give_up(&self, slots: &mut Slots) -> u32 {
+        let (mut frame, mut count) = (self.head, 0);
+        while frame != NONE {
+            let slot = slots.at(frame);
+            count += u32::from(slot.is_under_way());
+            if let Is::Retained { given_up, .. } = &mut slot.is {
+                *given_up = true;
+            }
+            frame = slot.next;
+        }
+        count
     }
 }
 

@@ -255,7 +255,7 @@ impl Sending {
     #[inline]
     fn retain(&mut self, slots: &mut Slots, frame: u32, class: Class) {
         if class == Class::Four {
-            slots.at(frame).is = Is::Retained { again: 0, selected: false };
+            slots.at(frame).is = Is::Retained { again: 0, selected: false, given_up: false };
             slots.push_back(&mut self.retained, frame);
         } else {
             slots.at(frame).is = Is::Leaving(Fate::Sent);

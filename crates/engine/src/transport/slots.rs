@@ -44,6 +44,9 @@ pub(super) enum Is {
         again: u8,
         /// Whether it was acknowledged out of order.
         selected: bool,
+        /// T1 has run out, and it was not sent again since because of an acknowledgement: nothing is known to be under
+        /// way.
+        given_up: bool,
     },
     /// A TPDU that nobody waits for any more, lent below, and what becomes of it when it is back.
     Leaving(Fate),
@@ -86,13 +89,19 @@ impl Slot {
     /// then the first copy has arrived (after Eifel, RFC 3522).
     #[inline]
     pub fn came_late(&self, now: Time, least: u64) -> bool {
-        matches!(self.is, Is::Retained { again: 1.., selected: false }) && now.since(self.sent) * 4 < least * 3
+        matches!(self.is, Is::Retained { again: 1.., selected: false, .. }) && now.since(self.sent) * 4 < least * 3
     }
 
-    /// It is a DT that was sent, and the other end has not said that it has it.
+    /// It is a DT that was sent, that the other end has not said that it has, and that T1 has not given up.
     #[inline]
     pub fn is_under_way(&self) -> bool {
-        matches!(self.is, Is::Retained { selected: false, .. })
+        matches!(self.is, Is::Retained { selected: false, given_up: false, .. })
+    }
+
+    /// It is a DT that T1 has given up, and that the other end has not said that it has.
+    #[inline]
+    pub fn is_given_up(&self) -> bool {
+        matches!(self.is, Is::Retained { selected: false, given_up: true, .. })
     }
 
     /// It is a DT that was not sent again.

@@ -39,7 +39,7 @@ pub(super) struct Ways {
     due: Option<Time>,
     /// The ways among them whose time has come.
     ripe: Vec<u32>,
-    /// Ways on which there may be room, because connections have ended.
+    /// Ways on which there may be room, because connections have ended, or are silent.
     freed: Vec<u32>,
 }
 
@@ -139,7 +139,16 @@ impl Ways {
         }
     }
 
-    /// A way on which there may be room, because connections have ended.
+    /// T1 of a connection has run out: so many of its DTs count as under way no more, and leave room for others.
+    pub fn give_up(&mut self, number: u32, count: u32) {
+        let way = &mut self.all[number as usize];
+        way.arrived(count);
+        if !way.waiting.is_empty() && !self.freed.contains(&number) {
+            self.freed.push(number);
+        }
+    }
+
+    /// A way on which there may be room, because connections have ended, or are silent.
     pub fn freed(&mut self) -> Option<u32> {
         self.freed.pop()
     }
@@ -238,23 +247,30 @@ impl Way {
         }
     }
 
-    /// Notes that this many DTs have come out of order.
+    /// A DT that T1 had given up is sent again.
+    #[inline]
+    pub fn sent_again(&mut self) {
+        self.under_way += 1;
+    }
+
+    /// Notes that this many DTs have come out of order, or are given up.
     #[inline]
     pub fn arrived(&mut self, count: u32) {
         self.under_way = self.under_way.saturating_sub(count);
     }
 
-    /// `count` DTs of a connection were acknowledged; `fresh` of them had not been acknowledged out of order before.
+    /// `count` DTs of a connection were acknowledged; `fresh` of them had not been acknowledged out of order before, and
+    /// `given_up` had been given up by T1.
     /// `sample` is the round trip of the last one, if it was measured. Returns whether the way itself has become
     /// longer.
     pub fn acknowledged(
         &mut self,
         connection: u32,
-        [count, fresh]: [u32; 2],
+        [count, fresh, given_up]: [u32; 3],
         sample: Option<Sample>,
         now: Time,
     ) -> bool {
-        let was_used = self.under_way.saturating_mul(2) >= self.congestion.window();
+        let was_used = (self.under_way + given_up).saturating_mul(2) >= self.congestion.window();
         self.under_way = self.under_way.saturating_sub(fresh);
         self.heard = (connection, now);
         if let Some(Sample { round_trip, .. }) = sample {
@@ -351,7 +367,7 @@ mod tests {
         now = now.after(16 * MS);
         assert!(!way.acknowledged(
             1,
-            [16; 2],
+            [16, 16, 0],
             Some(Sample { round_trip: 16 * MS, least: 16 * MS, target: 20 * MS }),
             now
         ));
@@ -385,7 +401,7 @@ mod tests {
         way.lost(now, now.after(2));
         assert_eq!(way.congestion.window(), 4);
         // Another connection got an acknowledgement: the network is not silent.
-        way.acknowledged(1, [1; 2], None, now.after(MS));
+        way.acknowledged(1, [1, 1, 0], None, now.after(MS));
         way.silent(2, now.after(3), now.after(2 * MS));
         assert_eq!(way.congestion.window(), 2);
         way.silent(1, now.after(3 * MS), now.after(4 * MS));

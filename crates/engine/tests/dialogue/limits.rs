@@ -181,6 +181,26 @@ fn promises_of_a_connection_that_is_gone_go_to_those_that_wait() {
     assert!(said.iter().any(|it| it.starts_with("AK") && it.ends_with("credit 4")), "{said:?}");
 }
 
+/// The other end says nothing of one connection: others to the same peer go on.
+#[test]
+fn a_silent_connection_keeps_no_other_from_sending() {
+    for attempts_for in [20 * MS, SECOND] {
+        let mut entity = Entity::new(config());
+        let [(silent, _), (other, ours)] = [(); 2].map(|()| entity.opened(OTHER, 15));
+        entity.send(silent, b"data");
+        entity.run(attempts_for);
+        entity.said();
+        for number in 1..40 {
+            entity.send(other, b"data");
+            let said = entity.said();
+            assert!(said.iter().any(|it| it.starts_with("DT")), "{number}: {said:?}");
+            entity.acknowledge(ours, number, 15, None);
+            entity.run(100_000);
+            entity.said();
+        }
+    }
+}
+
 /// A network that has become too small for what was negotiated: the user is told at once, and the next connection has
 /// what fits.
 #[test]
