@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::record::{Percentiles, Tool, ToolVersion};
 use crate::host::Host;
 use crate::launcher::Side;
+use crate::unit::is_possible;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -210,13 +211,15 @@ impl Reading {
     /// They are not.
     pub fn check(&self, client: &Client, elapsed: f64) -> Result<(), Lie> {
         let positive = |what, value: f64, most: f64| {
-            let possible = value.is_finite() && value > 0.0 && value <= most;
+            // What passes here can be read again, from the journal and from the record.
+            let possible = is_possible(value) && value <= most;
             if possible { Ok(()) } else { Err(Lie { what, value: value.to_string() }) }
         };
         let fits = |what, value: u64, possible| {
             if possible { Ok(()) } else { Err(Lie { what, value: value.to_string() }) }
         };
-        positive("a duration in seconds", self.seconds, elapsed.clamp(0.0, LONGEST) * 1.01 + 0.01)?;
+        let waited = elapsed.clamp(0.0, LONGEST) * 1.01 + 0.01;
+        positive("a duration in seconds", self.seconds, waited)?;
         let duration = self.seconds * 1e9;
         match client {
             Client::Throughput { .. } => {
@@ -242,7 +245,7 @@ impl Reading {
         }
         if let Some(Percentiles { p50, p99, p999 }) = self.percentiles {
             for value in [p50, p99, p999] {
-                positive("a percentile in ns", value, LONGEST * 1e9)?;
+                positive("a percentile in ns", value, waited * 1e9)?;
             }
             if p50 > p99 || p99 > p999 {
                 return Err(Lie { what: "percentiles in ns", value: format!("{p50}, {p99}, {p999}") });
@@ -314,6 +317,15 @@ mod tests {
     fn a_number_that_is_none_is_not_read() {
         let text = serde_json::to_string(&Reply::Measured(reading(f64::NAN))).unwrap();
         assert!(serde_json::from_str::<Reply>(&text).is_err(), "{text}");
+    }
+
+    #[test]
+    fn what_passes_can_be_read_again_and_was_waited_for() {
+        let lie = |it: Reading| it.check(&LATENCY, 1.0).unwrap_err().what;
+        assert_eq!(lie(reading(1e-30)), "a latency in ns");
+        let percentiles = |p999| Some(Percentiles { p50: 1e4, p99: 2e4, p999 });
+        assert_eq!(Reading { percentiles: percentiles(9e8), ..reading(1e4) }.check(&LATENCY, 1.0), Ok(()));
+        assert_eq!(lie(Reading { percentiles: percentiles(3.5e12), ..reading(1e4) }), "a percentile in ns");
     }
 
     #[test]

@@ -286,10 +286,10 @@ impl<'a> Work<'a> {
         }
         let mut error = None;
         // The search does not always begin at the first port: connections that have just ended keep a port for a while.
-        let (first, count) = (*self.ports.start(), self.ports.len() as u16);
-        let offset = fastrand::u16(..count);
+        let (first, count) = (*self.ports.start(), self.ports.len() as u32);
+        let offset = fastrand::u32(..count);
         for step in 0..count {
-            match free(first + (offset + step) % count) {
+            match free(first + ((offset + step) % count) as u16) {
                 Ok(port) => return Ok(port),
                 Err(it) => error = Some(it),
             }
