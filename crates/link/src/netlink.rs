@@ -66,8 +66,8 @@ impl Netlink {
 const FAILURES: u32 = 16;
 
 /// Groups of what the kernel says of its own accord (`enum rtnetlink_groups` of linux/rtnetlink.h): of interfaces,
-/// neighbours, addresses, routes, and rules by which a route is chosen.
-pub const CHANGES: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
+/// neighbours, addresses, routes, rules by which a route is chosen, and next hops that routes name (Linux 5.3).
+pub const CHANGES: [u32; 9] = [1, 3, 5, 7, 8, 9, 11, 19, 32];
 
 /// A socket that hears what the kernel says of its own accord, in the network namespace of the thread that has opened
 /// it.
