@@ -259,8 +259,8 @@ impl Way {
         self.under_way = self.under_way.saturating_sub(count);
     }
 
-    /// `count` DTs of a connection were acknowledged; `fresh` of them had not been acknowledged out of order before, and
-    /// `given_up` had been given up by T1.
+    /// `count` DTs of a connection were acknowledged. Of those that had not been acknowledged out of order before,
+    /// `fresh` were under way, and `given_up` had been given up by T1.
     /// `sample` is the round trip of the last one, if it was measured. Returns whether the way itself has become
     /// longer.
     pub fn acknowledged(
