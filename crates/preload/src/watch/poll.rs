@@ -83,7 +83,7 @@ pub fn wait(
         if let Some(count) = answer_confined(fds, |_| 0) {
             return count;
         }
-        if let Some(count) = answer_alone(fds, deadline != Some(0)) {
+        if let Some(count) = answer_alone(fds, deadline) {
             end_wait(fds, began.flatten(), slept);
             return count;
         }
@@ -236,8 +236,8 @@ fn is_ready(fd: c_int) -> bool {
 
 /// The answer where the rings alone can give it: the poll asks only whether fast connections can be read or written,
 /// and the rings say yes. What is not in a ring may have come in the kernel, such as the end of a stream. If the poll
-/// `waits`, the program waits by polls: its next read that finds nothing asks for no doorbell.
-fn answer_alone(fds: &mut [pollfd], waits: bool) -> Option<c_int> {
+/// would wait, the program waits by polls: its next read that finds nothing asks for no doorbell.
+fn answer_alone(fds: &mut [pollfd], deadline: Deadline) -> Option<c_int> {
     let mut count = 0;
     let mut all_ready = true;
     for it in fds.iter_mut() {
@@ -258,7 +258,8 @@ fn answer_alone(fds: &mut [pollfd], waits: bool) -> Option<c_int> {
             }
         }
         if it.events & IN != 0 {
-            if waits && port.end.is_watched_unseen() {
+            let would_wait = || deadline.is_none_or(|at| at > clock::nanoseconds());
+            if port.end.is_watched_unseen() && would_wait() {
                 epoll::watch_by_poll(connection::named(it.fd)?);
             }
             match port.ready() {
