@@ -54,3 +54,6 @@ impl Shape {
 pub(crate) const fn is_ring(bytes: u32) -> bool {
     bytes.is_power_of_two() && bytes >= Shape::MIN_RING && bytes <= Shape::MAX_RING
 }
+
+// Both sides of the wire keep a bit for each slot of a pool.
+const _: () = assert!(Shape::MAX_SLOTS <= u64::BITS);
