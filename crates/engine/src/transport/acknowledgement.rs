@@ -69,7 +69,7 @@ impl Transport {
         if is_missing && !is_recovering && sending.may_send_again(space, slots) {
             self.miss(index, has_holes, now, out);
         } else if update.acknowledged > 0 && is_recovering {
-            self.send_again(index, has_holes, true, now, out);
+            self.send_again(index, has_holes, now, out);
         }
         self.acknowledged(index, ak, now, out);
     }

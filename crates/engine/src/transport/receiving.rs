@@ -90,8 +90,7 @@ impl Transport {
             return;
         }
         if is == Is::Given {
-            self.promises.take_back(1);
-            self.give_to_next();
+            self.take_back_promises(1);
         }
         let Transport { connections, config, wheel, .. } = self;
         let Some(connection) = connections.get_mut(index as usize).and_then(Option::as_mut) else { return };
@@ -120,8 +119,16 @@ impl Transport {
         }
     }
 
+    /// So many buffers are not promised any more: each connection that waits takes one at least.
+    pub(super) fn take_back_promises(&mut self, buffers: u32) {
+        self.promises.take_back(buffers);
+        for _ in 0..buffers {
+            self.give_to_next();
+        }
+    }
+
     /// Promises more to connections that were promised less than they want, as long as there is something to promise.
-    pub(super) fn give_to_next(&mut self) {
+    fn give_to_next(&mut self) {
         while let Some(index) = self.promises.next() {
             let Some(connection) = self.connections[index as usize].as_mut() else { continue };
             if core::mem::take(&mut connection.receiving.is_short) {

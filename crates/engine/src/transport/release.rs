@@ -167,12 +167,7 @@ impl Transport {
         let connection = self.connections[index as usize].take()?;
         let receiving = &connection.receiving;
         // What its user keeps is promised until that has read it.
-        let freed = connection.terms.space().distance(receiving.expected, receiving.granted);
-        self.promises.take_back(freed);
-        // Each connection that waits takes one at least.
-        for _ in 0..freed {
-            self.give_to_next();
-        }
+        self.take_back_promises(connection.terms.space().distance(receiving.expected, receiving.granted));
         if let Entry::Occupied(it) = self.requested.entry((connection.peer, connection.dst_ref))
             && *it.get() == index
         {

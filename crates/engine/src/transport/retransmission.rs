@@ -41,12 +41,11 @@ impl Transport {
         if !sending.retained.is_empty() {
             ways.at(connection.way).lost(slots.at(sending.retained.head).sent, now);
         }
-        self.send_again(index, holes, true, now, out);
+        self.send_again(index, holes, now, out);
     }
 
     /// Sends again what is missing: the first DT that is retained, or with `holes` each before a DT that was selected.
-    /// With `heard`, the other end has said something that led to it; otherwise the DTs leave room for others.
-    pub(super) fn send_again(&mut self, index: u32, holes: bool, heard: bool, now: Time, out: &mut Outbox) {
+    pub(super) fn send_again(&mut self, index: u32, holes: bool, now: Time, out: &mut Outbox) {
         let Transport { connections, slots, counters, ways, config, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
         let space = connection.terms.space();
@@ -77,7 +76,7 @@ impl Transport {
                 && let Some(buffer) = slot.buffer.take()
             {
                 *again = again.saturating_add(1);
-                if heard && core::mem::take(given_up) && !*selected && connection.shares(config) {
+                if core::mem::take(given_up) && !*selected && connection.shares(config) {
                     ways.at(connection.way).sent_again();
                 }
                 slot.sent = now;
@@ -88,6 +87,16 @@ impl Transport {
                 break;
             }
             frame = next;
+        }
+    }
+
+    /// T1 has run out: the DTs count as under way no more, with the one that has gone again, and leave room for others.
+    fn give_up_dts(&mut self, index: u32) {
+        let Transport { connections, slots, config, ways, .. } = self;
+        let Some(connection) = connections[index as usize].as_mut() else { return };
+        let given_up = connection.sending.retained.give_up(slots);
+        if connection.shares(config) {
+            ways.give_up(connection.way, given_up);
         }
     }
 
@@ -144,11 +153,8 @@ impl Transport {
         ways.at(connection.way).silent(index, sent, now);
         connection.timers.retransmission = Deadline::at(now.after(timeout.current(&config.times, theirs)));
         sending.recovery.phase = Phase::Recovering(sending.next);
-        let given_up = sending.retained.give_up(slots);
-        if connection.shares(config) {
-            ways.give_up(connection.way, given_up);
-        }
-        self.send_again(index, false, false, now, out);
+        self.send_again(index, false, now, out);
+        self.give_up_dts(index);
         self.send_expedited_again(index, out);
     }
 }
