@@ -287,7 +287,7 @@ impl Arena {
     /// If a frame has no room for so many, or the buffer is another arena's.
     #[inline]
     pub fn fill(&self, buffer: &mut Buffer, len: usize) {
-        assert!(self.owns(buffer), "a buffer of another arena");
+        self.check(buffer);
         assert!(len <= self.geometry.room());
         (buffer.offset, buffer.len) = (self.geometry.headroom, len as u32);
         buffer.arena &= !MARKS;
@@ -299,7 +299,7 @@ impl Arena {
     /// If a frame has no such octets, or the buffer is another arena's.
     #[inline]
     pub fn restore(&self, buffer: &mut Buffer, offset: u32, len: u32) {
-        assert!(self.owns(buffer), "a buffer of another arena");
+        self.check(buffer);
         assert!(u64::from(offset) + u64::from(len) <= u64::from(self.geometry.frame_size));
         (buffer.offset, buffer.len) = (offset, len);
     }
@@ -322,6 +322,13 @@ impl Arena {
         buffer.arena & !MARKS == self.id
     }
 
+    /// # Panics
+    /// If it is another arena's buffer.
+    #[inline]
+    pub(crate) fn check(&self, buffer: &Buffer) {
+        assert!(self.owns(buffer), "a buffer of another arena");
+    }
+
     /// The whole memory, for a driver that registers it, in whole pages; the frames lie at its beginning.
     pub fn memory(&self) -> NonNull<[u8]> {
         self.memory.octets
@@ -330,7 +337,7 @@ impl Arena {
     #[inline]
     fn at(&self, buffer: &Buffer) -> *mut u8 {
         let Geometry { frames, frame_size, .. } = self.geometry;
-        assert!(self.owns(buffer), "a buffer of another arena");
+        self.check(buffer);
         debug_assert!(buffer.frame < frames && buffer.offset + buffer.len <= frame_size);
         let begin = buffer.frame as usize * frame_size as usize + buffer.offset as usize;
         // SAFETY: a token of this arena names one of its frames, and octets within it: the memory is `frames` times

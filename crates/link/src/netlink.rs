@@ -62,7 +62,7 @@ impl Netlink {
     }
 }
 
-/// Errors of a listener in a row, after which it is left alone for now.
+/// Errors of a listener at a time. An overrun is one; with so many the socket itself fails.
 const FAILURES: u32 = 16;
 
 /// Groups of what the kernel says of its own accord (`enum rtnetlink_groups` of linux/rtnetlink.h): of interfaces,

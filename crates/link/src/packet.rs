@@ -290,7 +290,7 @@ impl Link for Packet {
     }
 
     fn fill(&mut self, buffer: Buffer) {
-        assert!(self.arena.owns(&buffer), "a buffer of another arena");
+        self.arena.check(&buffer);
         self.room.push_back(buffer);
     }
 

@@ -299,8 +299,12 @@ impl Udp {
     /// What the socket is to be polled for.
     fn awaited(&self) -> PollFlags {
         let to_come = if self.receiving.has_room() { PollFlags::IN } else { PollFlags::empty() };
-        let is_full = [self.room, self.timely_room].contains(&Room::Full);
-        if is_full { to_come | PollFlags::OUT } else { to_come }
+        if self.waits_for(Room::Full) { to_come | PollFlags::OUT } else { to_come }
+    }
+
+    /// Whether something waits for the kernel to have room, of which this is said.
+    fn waits_for(&self, room: Room) -> bool {
+        [self.room, self.timely_room].contains(&room)
     }
 
     /// Sends packets from the front, as many as go, which leave at `departure` if that is said.
@@ -438,8 +442,12 @@ impl Link for Udp {
             self.hold(packets);
         }
         self.advance();
-        // What has waited goes first.
-        self.room = if self.timely.is_empty() { self.send(packets, None) } else { self.timely_room };
+        // What has waited goes first. Where the user has nothing more, it alone waits for room.
+        self.room = match (self.timely.is_empty(), packets.is_empty()) {
+            (true, _) => self.send(packets, None),
+            (false, true) => Room::Free,
+            (false, false) => self.timely_room,
+        };
     }
 
     fn complete(&mut self, done: &mut Vec<Buffer>) {
@@ -448,7 +456,7 @@ impl Link for Udp {
     }
 
     fn fill(&mut self, buffer: Buffer) {
-        assert!(self.arena.owns(&buffer), "a buffer of another arena");
+        self.arena.check(&buffer);
         self.receiving.fill(buffer);
     }
 
@@ -488,7 +496,7 @@ impl Link for Udp {
 
     fn readiness(&self) -> Option<Readiness<'_>> {
         self.slept.set(true);
-        let (come, again) = (self.receiving.has_come(), [self.room, self.timely_room].contains(&Room::Later));
+        let (come, again) = (self.receiving.has_come(), self.waits_for(Room::Later));
         let readiness = Readiness { descriptor: self.socket.as_fd(), events: self.awaited(), look: None };
         // What is due, and finds no room, is not looked at again before there may be some.
         let is_awaited = self.paced > 0 && self.timely_room == Room::Free;

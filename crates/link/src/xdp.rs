@@ -317,7 +317,7 @@ impl Link for Xdp {
     }
 
     fn fill(&mut self, mut buffer: Buffer) {
-        assert!(self.arena.owns(&buffer), "a buffer of another arena");
+        self.arena.check(&buffer);
         // Buffers to receive into are empty, which tells them from buffers that are lent for transmission.
         self.arena.fill(&mut buffer, 0);
         let frame = buffer.frame();

@@ -78,12 +78,17 @@ impl Socket {
 
     /// Where it is bound, with the number of the interface that a link-local address is of.
     pub fn scoped(&self) -> SocketAddr {
-        match self.local {
-            SocketAddr::V6(mut local) => {
-                local.set_scope_id(self.scope);
-                local.into()
+        self.with_scope(self.local)
+    }
+
+    /// An address with the number of the interface, if it is one of an interface.
+    fn with_scope(&self, address: SocketAddr) -> SocketAddr {
+        match address {
+            SocketAddr::V6(mut it) if it.ip().is_unicast_link_local() => {
+                it.set_scope_id(self.scope);
+                it.into()
             }
-            local => local,
+            it => it,
         }
     }
 
@@ -97,14 +102,7 @@ impl Socket {
     /// # Errors
     /// There is no way.
     pub fn mtu(&self, peer: SocketAddr) -> io::Result<usize> {
-        let peer = match peer {
-            SocketAddr::V6(mut it) if it.ip().is_unicast_link_local() => {
-                it.set_scope_id(self.scope);
-                it.into()
-            }
-            it => it,
-        };
-        connect(&self.ask, &peer)?;
+        connect(&self.ask, &self.with_scope(peer))?;
         let (level, option) = match self.local.ip() {
             IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
             IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
