@@ -9,7 +9,7 @@
 //! size shows whose it is, and the next process of this user that looks for segments removes it.
 #![allow(unsafe_code, reason = "attaches memory and calls shmctl")]
 
-mod memfd;
+pub(crate) mod memfd;
 
 use crate::raw::{Answer, Errno, syscall};
 use crate::sync::{AtomicBool, AtomicU64, Relaxed};

@@ -480,22 +480,15 @@ impl Given {
 }
 
 #[cfg(all(test, not(loom)))]
-#[allow(unsafe_code, reason = "makes memory as the broker does")]
 mod tests {
     use super::*;
+    use crate::sysv::memfd::tests::memfd;
 
     const SHAPE: Shape = Shape { ring_bytes: 1 << 16, slots: 4 };
 
     fn pool() -> Pool {
-        let len = SHAPE.pool_bytes().next_multiple_of(4096) as libc::off_t;
-        // SAFETY: system calls without memory of this process.
-        let fd = unsafe {
-            let fd = libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC);
-            assert_eq!(libc::ftruncate(fd, len), 0);
-            let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-            assert_eq!(libc::fcntl(fd, libc::F_ADD_SEALS, seals), 0);
-            fd
-        };
+        let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+        let fd = memfd(SHAPE.pool_bytes().next_multiple_of(4096), seals);
         let (pool, _) = Pool::of_memfd(fd, SHAPE).unwrap();
         kernel::close(fd);
         pool

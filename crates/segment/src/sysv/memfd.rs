@@ -102,10 +102,10 @@ impl Mapping {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn memfd(len: usize, seals: i32) -> i32 {
+    pub(crate) fn memfd(len: usize, seals: i32) -> i32 {
         // SAFETY: a name that ends with a NUL, and no other pointer.
         unsafe {
             let fd = libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING);
