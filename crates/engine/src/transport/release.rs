@@ -106,7 +106,12 @@ impl Transport {
         let (state, tag) = (connection.state, connection.setup.as_deref().map_or(0, |it| it.tag));
         self.counters.given_up += 1;
         match state {
-            State::AwaitsConfirm => out.up(Indication::Refused { tag, reason: Reason::UNSPECIFIED }),
+            State::AwaitsConfirm => {
+                out.up(Indication::Refused { tag, reason: Reason::UNSPECIFIED });
+                // The CR may have come: the other end drops what it has begun, so that it takes no later CR with this
+                // reference for a copy of this one.
+                return self.disconnect_request(Cep(index), Reason::UNSPECIFIED, now, out);
+            }
             State::Closing => {}
             // It may still hear.
             _ => return self.release(index, Reason::UNSPECIFIED, now, out),

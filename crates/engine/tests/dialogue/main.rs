@@ -2,6 +2,7 @@
 
 mod entity;
 mod limits;
+mod setup;
 
 use entity::{Entity, THEIRS, cr};
 use underpass_checksum::fletcher::{Sums, check_octets};

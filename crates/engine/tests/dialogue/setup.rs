@@ -1,0 +1,46 @@
+//! How connections begin and end where the other end says nothing, or something else than was offered.
+
+use super::entity::{Entity, cr};
+use super::{OTHER, SECOND, config, dr};
+use underpass_engine::service::{Details, Indication, Request};
+use underpass_engine::wire::tpdu::*;
+
+/// Its answer may be what has got lost, so the other end is told that nothing comes of a CR that is given up, until it
+/// confirms that or N is reached (X.224 §6.7). Otherwise it would take a later CR with this reference for a copy.
+#[test]
+fn a_cr_that_is_given_up_is_taken_back() {
+    for confirms in [false, true] {
+        let mut entity = Entity::new(config());
+        entity.connect(OTHER, Details::default());
+        entity.run(SECOND);
+        assert!(matches!(entity.told[..], [Indication::Refused { tag: 1, .. }]), "{:?}", entity.told);
+        let said = entity.said();
+        let (requests, releases) = said.split_at(8);
+        assert!(requests.iter().all(|it| it.starts_with("CR 0x0001")), "{said:?}");
+        assert!(releases.len() > 1 && releases.iter().all(|it| it.starts_with("DR 0x0001 → 0x0000")), "{said:?}");
+        if confirms {
+            let dc = DisconnectConfirm { dst_ref: 1, src_ref: 0, checksum: true };
+            entity.hear(OTHER, &Tpdu::Dc(dc), &[]);
+            assert_eq!(entity.connections(), 0);
+        }
+        entity.run(2 * SECOND);
+        assert_eq!((entity.said().len(), entity.connections()), (if confirms { 0 } else { 4 }, 0));
+        assert_eq!(entity.told.len(), 1, "{:?}", entity.told);
+    }
+}
+
+/// What the other end makes of that: a CR with the same reference is another request from then on.
+#[test]
+fn a_cr_behind_one_that_was_taken_back_is_another() {
+    let mut entity = Entity::new(config());
+    for accepts in [false, true] {
+        entity.hear(OTHER, &Tpdu::Cr(cr()), &[]);
+        let Some(Indication::Connect { cep, .. }) = entity.told.pop() else { panic!("{:?}", entity.told) };
+        if accepts {
+            entity.request(Request::Accept { cep, user_data: Vec::new() });
+        }
+        entity.hear(OTHER, &Tpdu::Dr(dr(0)), &[]);
+        let Some(Indication::Disconnect { cep: it, .. }) = entity.told.pop() else { panic!("{:?}", entity.told) };
+        assert_eq!((it, entity.connections()), (cep, 0));
+    }
+}
