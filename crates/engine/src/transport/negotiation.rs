@@ -257,14 +257,16 @@ impl Transport {
             // Done without only if both want that.
             && !(mine.checksum && options.has(AdditionalOptions::NO_CHECKSUM));
         connection.dst_ref = cc.src_ref;
+        let four = cc.class == Class::Four;
         if !is_allowed {
-            let (tag, dst_ref) = (connection.setup.as_deref().map_or(0, |it| it.tag), cc.src_ref);
-            let (peer, src_ref) = (connection.peer, connection.src_ref);
-            self.close(index, now);
-            self.refuse(peer, dst_ref, src_ref, Reason::NEGOTIATION_FAILED, now, out);
+            let tag = connection.setup.as_deref().map_or(0, |it| it.tag);
+            // Only if neither wants a checksum the DR goes without.
+            connection.terms.checksum = four && (mine.checksum || !options.has(AdditionalOptions::NO_CHECKSUM));
+            self.counters.refused += 1;
+            // Until it is confirmed: the other end of class 2 is open, and would not ask again.
+            self.disconnect_request(Cep(index), Reason::NEGOTIATION_FAILED, now, out);
             return out.up(Indication::Refused { tag, reason: Reason::NEGOTIATION_FAILED });
         }
-        let four = cc.class == Class::Four;
         connection.terms = Terms {
             class: cc.class,
             format: if cc.extended { Format::Extended } else { Format::Normal },
