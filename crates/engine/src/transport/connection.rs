@@ -250,6 +250,10 @@ pub(super) struct Receiving {
     pub granted: u32,
     /// The last AK would have granted more if there had been buffers.
     pub is_short: bool,
+    /// Nothing has come for W: until something does, it asks for no more buffers than it was promised.
+    pub is_idle: bool,
+    /// Which of the AKs with the same number the last one was, of those that say something else; 0 is the first.
+    pub subsequence: u16,
     /// DTs that came too early, in order.
     pub early: List,
     /// Buffers that the user has not given back, and those of expedited data.
@@ -281,6 +285,8 @@ impl Receiving {
             expected: 0,
             granted: credit,
             is_short,
+            is_idle: false,
+            subsequence: 0,
             early: List::EMPTY,
             held: 0,
             held_expedited: 0,

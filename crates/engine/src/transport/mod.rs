@@ -370,14 +370,16 @@ impl Transport {
         if timers.inactivity.take(now) {
             return self.give_up(index, now, out);
         }
-        let mut owes = timers.acknowledge.take(now);
-        if timers.window.take(now) {
+        let (acknowledge, window) = (timers.acknowledge.take(now), timers.window.take(now));
+        if window {
             timers.window = Deadline::at(now.after(connection.terms.window_time(self.config.times.w)));
-            owes = true;
         }
         let (retransmission, state) = (timers.retransmission.take(now), connection.state);
-        if owes {
+        if acknowledge || window {
             self.owe(index);
+        }
+        if window {
+            self.reduce_credit(index);
         }
         match (retransmission, state) {
             (false, _) => {}

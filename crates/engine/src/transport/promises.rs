@@ -40,6 +40,16 @@ impl Promises {
         self.short.push_back(connection);
     }
 
+    /// The connection that has waited longest, whether or not there is something to promise.
+    pub fn first(&self) -> Option<u32> {
+        self.short.front().copied()
+    }
+
+    /// That connection waits no more.
+    pub fn pass(&mut self) {
+        self.short.pop_front();
+    }
+
     /// The connection that is next, if there is something to promise.
     #[inline]
     pub fn next(&mut self) -> Option<u32> {

@@ -13,9 +13,11 @@ use crate::wire::Writer;
 use crate::wire::tpdu::{Acknowledge, Class, Data, Reason, Selective};
 use underpass_link::arena::Buffer;
 
-/// Octets of an AK at most besides the runs of what came out of order, of which an AK that goes ahead has none: all
-/// other parameters, and what goes before the runs.
-const AROUND: usize = AHEAD + 2;
+/// Octets of an AK at most besides the runs of what came out of order: what an AK that goes ahead may have, the
+/// subsequence, and what goes before the runs.
+const AROUND: usize = AHEAD + 4 + 2;
+/// DTs that an idle connection may begin with.
+const IDLE: u32 = 1;
 
 impl Transport {
     /// A DT: `buffer` is its user data.
@@ -28,6 +30,7 @@ impl Transport {
         };
         let space = connection.terms.space();
         let receiving = &mut connection.receiving;
+        receiving.is_idle = false;
         let ahead = space.distance(receiving.expected, dt.number);
         let window = space.distance(receiving.expected, receiving.granted);
         if connection.terms.class == Class::Two && connection.state == State::Open && (ahead > 0 || window == 0) {
@@ -107,6 +110,9 @@ impl Transport {
             };
         }
         receiving.held = receiving.held.saturating_sub(1);
+        if receiving.is_idle {
+            return;
+        }
         // The window is said to be larger when it has grown by half of the credit, or after AL where it is closed: the
         // user may keep more than the other half.
         let left = space.distance(receiving.expected, receiving.granted);
@@ -131,9 +137,44 @@ impl Transport {
     fn give_to_next(&mut self) {
         while let Some(index) = self.promises.next() {
             let Some(connection) = self.connections[index as usize].as_mut() else { continue };
-            if core::mem::take(&mut connection.receiving.is_short) {
+            if core::mem::take(&mut connection.receiving.is_short) && !connection.receiving.is_idle {
                 return self.owe(index);
             }
+        }
+    }
+
+    /// Whether a connection waits for promises. Those that do not wait any more are forgotten.
+    fn is_waited_for(&mut self) -> bool {
+        while let Some(index) = self.promises.first() {
+            let receiving = self.connections[index as usize].as_mut().map(|it| &mut it.receiving);
+            if receiving.as_ref().is_some_and(|it| it.is_short && !it.is_idle) {
+                return true;
+            }
+            receiving.into_iter().for_each(|it| it.is_short = false);
+            self.promises.pass();
+        }
+        false
+    }
+
+    /// For W nothing has come over a connection, which so is idle. When that is so once more, and others that are not
+    /// idle wait for buffers, it gives back what it was promised, but for one. The first DT that comes asks for more.
+    /// Class 4 alone may take credit back (X.224 §12.2.3.8, §10.2.4.2), and W runs there alone; what is on its way to a
+    /// buffer that was given back is sent again.
+    pub(super) fn reduce_credit(&mut self, index: u32) {
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        let (space, receiving) = (connection.terms.space(), &mut connection.receiving);
+        let left = space.distance(receiving.expected, receiving.granted);
+        // An AK that opens the window is followed by no other one before it has shown to have come.
+        let is_quiet =
+            receiving.unacknowledged == 0 && receiving.early.is_empty() && receiving.opening == Opening::None;
+        if !is_quiet || left < IDLE || !core::mem::replace(&mut receiving.is_idle, true) || left == IDLE {
+            return;
+        }
+        let Some(subsequence) = receiving.subsequence.checked_add(1).filter(|_| self.is_waited_for()) else { return };
+        if let Some(connection) = self.connections[index as usize].as_mut() {
+            let receiving = &mut connection.receiving;
+            (receiving.granted, receiving.subsequence) = (space.add(receiving.expected, IDLE), subsequence);
+            self.take_back_promises(left - IDLE);
         }
     }
 
@@ -254,11 +295,12 @@ impl Connection {
     }
 
     /// Whether an AK is due that can go with a DT: one is owed, or an AK that was put off would go by itself before
-    /// long. An AK that says what has come out of order is long, and goes by itself.
+    /// long. An AK that says what has come out of order, or has a subsequence, is long, and goes by itself.
     pub(super) fn may_acknowledge(&self, config: &Config, now: Time) -> bool {
         let receiving = &self.receiving;
         let is_due = receiving.owes || receiving.unacknowledged > 0 && now.since(receiving.carried) >= config.times.al;
-        is_due && receiving.early.is_empty()
+        let is_long = !receiving.early.is_empty() || receiving.subsequence > 0 && receiving.unacknowledged == 0;
+        is_due && !is_long
     }
 
     /// What the AK says that is sent now, but for what came out of order.
@@ -273,13 +315,18 @@ impl Connection {
         let Connection { terms, receiving, timers, dst_ref, .. } = self;
         let room = terms.credit(config.credit).saturating_sub(receiving.held);
         let left = terms.space().distance(receiving.expected, receiving.granted);
-        // Credit that was given is never taken back.
-        let more = room.saturating_sub(left);
+        let more = if receiving.is_idle { 0 } else { room.saturating_sub(left) };
         let given = promises.give(more);
         if given < more && !core::mem::replace(&mut receiving.is_short, true) {
             promises.is_short(index);
         }
         let credit = left + given;
+        // Behind an AK that has taken credit back, those with its number have to be told apart (X.224 §12.2.3.8.1).
+        if receiving.unacknowledged > 0 {
+            receiving.subsequence = 0;
+        } else if receiving.subsequence > 0 && given > 0 {
+            receiving.subsequence = receiving.subsequence.saturating_add(1);
+        }
         receiving.granted = terms.space().add(receiving.expected, credit);
         receiving.opening = match (receiving.opening, credit) {
             (_, 0) => Opening::Closed,
@@ -304,7 +351,7 @@ impl Connection {
             number: receiving.expected,
             credit: credit as u16,
             checksum: terms.checksum,
-            subsequence: None,
+            subsequence: Some(receiving.subsequence).filter(|it| *it > 0),
             confirmation: receiving.confirms.take(),
             selective: None,
             marks: receiving.marks.filter(|_| terms.marks),

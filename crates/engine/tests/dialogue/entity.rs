@@ -211,12 +211,21 @@ impl Entity {
 
     /// What it has said since, in words.
     pub fn said(&mut self) -> Vec<String> {
+        self.words_of(|_| true)
+    }
+
+    /// What it has said since to this peer, in words; what it has said to others is forgotten.
+    pub fn said_to(&mut self, peer: Peer) -> Vec<String> {
+        self.words_of(|it| it == peer)
+    }
+
+    fn words_of(&mut self, is_asked: impl Fn(Peer) -> bool) -> Vec<String> {
         let format = self.format();
         let words = |octets: Vec<u8>| {
             let words = |tpdu| Tpdu::parse(tpdu, format).expect("a TPDU").0.to_string();
             separate(&octets).map(words).collect::<Vec<_>>().join("; ")
         };
-        self.octets().into_iter().map(words).collect()
+        self.sent.drain(..).filter(|it| is_asked(it.0)).map(|it| words(it.1)).collect()
     }
 
     /// A connection that the user has asked for is open: its number, and its reference.

@@ -181,6 +181,47 @@ fn promises_of_a_connection_that_is_gone_go_to_those_that_wait() {
     assert!(said.iter().any(|it| it.starts_with("AK") && it.ends_with("credit 4")), "{said:?}");
 }
 
+/// A connection over which nothing comes keeps one of the buffers that others wait for, and says so in order, until its
+/// other end sends: X.224 §12.2.3.8 lets class 4 take credit back, and §10.2.4.2 does not let class 2.
+#[test]
+fn an_idle_connection_gives_back_what_others_wait_for() {
+    let ak_of = |entity: &mut Entity, peer: u32| {
+        let all = entity.said_to(Peer(peer));
+        all.into_iter().rfind(|it| it.starts_with("AK")).unwrap_or_default()
+    };
+    let mut entity = Entity::new(Config { receive: 16, ..config() });
+    let ours = [0, 1].map(|peer| entity.opened(Peer(peer), 4).1);
+    entity.run(5 * SECOND / 2);
+    // 14 buffers: 8, and 6 for one that would like 8. Both are idle, and nobody waits.
+    assert_eq!(ak_of(&mut entity, 0), "AK → 0x004d, expects 0, credit 8");
+    let third = entity.opened(Peer(2), 4).1;
+    entity.data_comes(Peer(2), third, 0);
+    assert_eq!(entity.data.len(), 0);
+    entity.said();
+    // The second gives five, and the first the rest.
+    entity.run(2 * SECOND);
+    assert_eq!(ak_of(&mut entity, 0), "AK → 0x004d, expects 0, credit 1, subsequence 1");
+    entity.data_comes(Peer(2), third, 0);
+    assert_eq!(entity.data.len(), 1);
+    entity.read(1);
+    // Sent before the AK had come there: not taken, but it shows that there is something to send.
+    entity.said();
+    entity.data_comes(Peer(0), ours[0], 3);
+    let ak = ak_of(&mut entity, 0);
+    assert!(ak.starts_with("AK → 0x004d, expects 0, credit ") && ak.ends_with(", subsequence 2"), "{ak}");
+    entity.data_comes(Peer(0), ours[0], 0);
+    entity.run(MS);
+    let ak = ak_of(&mut entity, 0);
+    assert!(ak.starts_with("AK → 0x004d, expects 1, credit ") && !ak.contains("subsequence"), "{ak}");
+
+    let mut entity = Entity::new(Config { receive: 16, class: Class::Two, checksum: false, ..config() });
+    let ours = [0, 1, 2].map(|peer| entity.opened(Peer(peer), 4).1);
+    entity.run(3 * SECOND);
+    entity.said();
+    (0..8).for_each(|number| entity.data_comes(Peer(0), ours[0], number));
+    assert_eq!(entity.data.len(), 8);
+}
+
 /// The other end says nothing of one connection: others to the same peer go on.
 #[test]
 fn a_silent_connection_keeps_no_other_from_sending() {

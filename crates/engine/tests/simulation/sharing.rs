@@ -232,6 +232,20 @@ fn a_connection_that_begins_later_gets_its_part() {
     assert!(came.iter().all(|it| it.abs_diff(mean) * 10 <= mean), "{came:?}");
 }
 
+/// Where there are few buffers to receive into, those of connections over which nothing comes go to one that is busy;
+/// and when these begin, they get theirs back.
+#[test]
+fn a_busy_connection_gets_the_buffers_of_idle_ones() {
+    let mut world = World::open(4, WIRE, Config { receive: 64, ..config(false) });
+    let before = world.measured(800 * MS, 0..1)[0];
+    world.run(2000 * MS, 0..1);
+    let after = world.measured(800 * MS, 0..1)[0];
+    println!("{before} octets while the others keep theirs, {after} behind that");
+    assert!(after > 2 * before, "{after} of {before}");
+    let came = world.measured(1000 * MS, 0..4);
+    assert!(came.iter().all(|it| *it > 0), "{came:?}");
+}
+
 /// A window of some hundred leaves spread over its round trip of 10 ms, also where nothing comes back that it could go
 /// by.
 #[test]
