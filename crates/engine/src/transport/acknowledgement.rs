@@ -3,6 +3,7 @@
 
 use super::connection::{Connection, Deadline, Opening, Receiving, Sending, State};
 use super::number::Space;
+use super::receiving::most_runs;
 use super::retransmission::DUPLICATES;
 use super::sending::await_acknowledge;
 use super::slots::{Is, NONE, Slot, Slots};
@@ -48,8 +49,9 @@ impl Transport {
         if shares {
             way.arrived(arrivals.arrived);
         }
-        // While something is sent again, an AK that says nothing new answers what has come twice.
-        let says_nothing = !update.is_new && arrivals.newly_selected == 0;
+        // While something is sent again, an AK that says nothing new answers what has come twice; or what has come for
+        // the first time behind so many gaps that there is no room to say so.
+        let says_nothing = !update.is_new && arrivals.newly_selected == 0 && runs.len < most_runs(terms);
         arrivals.late += u64::from(terms.selective && says_nothing && sending.recovery.is_recovering());
         if arrivals.late > 0 {
             counters.data_late += arrivals.late;

@@ -1,6 +1,6 @@
 //! The direction towards here: order, duplicates, acknowledgement and credit (X.224 §12.2.3.5 to §12.2.3.9).
 
-use super::connection::{Connection, Deadline, Opening, Receiving, State};
+use super::connection::{Connection, Deadline, Opening, Receiving, State, Terms};
 use super::number::Space;
 use super::promises::Promises;
 use super::sending::AHEAD;
@@ -189,8 +189,7 @@ impl Transport {
         let (terms, space) = (connection.terms, connection.terms.space());
         let early = connection.receiving.early;
         let mut runs = [0; 8 * Selective::MOST];
-        // As many as fit into a TPDU of the length that was negotiated.
-        let most = (terms.tpdu_size as usize).saturating_sub(AROUND).min(runs.len());
+        let most = room_for_runs(terms).min(runs.len());
         let selective = (terms.selective && !early.is_empty()).then(|| {
             let mut frame = early.head;
             let runs_of = std::iter::from_fn(|| {
@@ -226,6 +225,17 @@ impl Transport {
             connection.timers.inactivity.postpone(now.after(self.config.times.i));
         }
     }
+}
+
+/// Octets of runs that fit into an AK, which is a TPDU of the length that was negotiated at most.
+fn room_for_runs(terms: Terms) -> usize {
+    (terms.tpdu_size as usize).saturating_sub(AROUND)
+}
+
+/// Runs that an AK says at most.
+#[inline]
+pub(super) fn most_runs(terms: Terms) -> usize {
+    (room_for_runs(terms) / (2 * terms.format.width())).min(Selective::MOST)
 }
 
 impl Receiving {

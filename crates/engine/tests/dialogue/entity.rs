@@ -262,6 +262,15 @@ impl Entity {
         self.hear(Peer(0), &Tpdu::Ak(ak), &[]);
     }
 
+    /// An AK of the other end's that says what has come behind gaps.
+    pub fn selects(&mut self, dst_ref: u16, number: u32, credit: u16, runs: &[(u32, u32)]) {
+        let mut room = [0; 8 * Selective::MOST];
+        let selective = Some(Selective::new(runs.iter().copied(), self.format(), &mut room));
+        let (checksum, subsequence, confirmation, marks) = (self.config.checksum, None, None, None);
+        let ak = Acknowledge { dst_ref, number, credit, checksum, subsequence, confirmation, selective, marks };
+        self.hear(Peer(0), &Tpdu::Ak(ak), &[]);
+    }
+
     /// A DT of the other end's.
     pub fn data_comes(&mut self, from: Peer, dst_ref: u16, number: u32) {
         let checksum = self.config.checksum;

@@ -2,6 +2,7 @@
 
 mod entity;
 mod limits;
+mod losses;
 mod setup;
 
 use entity::{Entity, THEIRS, cr};

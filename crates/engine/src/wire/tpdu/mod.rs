@@ -72,7 +72,7 @@ impl Format {
     }
 
     /// Octets of a number.
-    fn width(self) -> usize {
+    pub(crate) fn width(self) -> usize {
         match self {
             Format::Normal => 1,
             Format::Extended => 4,

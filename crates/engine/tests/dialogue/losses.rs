@@ -1,0 +1,35 @@
+//! What an entity takes for lost, and what for late.
+
+use super::entity::Entity;
+use super::{OTHER, config};
+use underpass_engine::transport::Config;
+
+const US: u64 = 1000;
+
+/// An AK has room for 16 runs: one that says nothing new may answer a DT behind all of them, and does not show that
+/// what was sent again was late.
+#[test]
+fn an_ak_that_has_no_room_for_more_gaps_shows_nothing_late() {
+    let mut entity = Entity::new(Config { credit: 64, ..config() });
+    let (cep, ours) = entity.opened(OTHER, 15);
+    entity.acknowledge(ours, 0, 200, None);
+    (0..100).for_each(|_| entity.send(cep, b"data"));
+    entity.run(100 * US);
+    // The window doubles.
+    for number in 1..=24 {
+        entity.acknowledge(ours, number, 200, None);
+        entity.run(US);
+    }
+    let sent = entity.said().len();
+    assert!(sent >= 24 + 40, "{sent} DTs");
+    let gaps: Vec<_> = (0..16).map(|it| (25 + 2 * it, 25 + 2 * it)).collect();
+    entity.selects(ours, 24, 200, &gaps);
+    assert!(entity.said().len() >= 10, "all that is missing before the last is sent again");
+    for _ in 0..3 {
+        entity.selects(ours, 24, 200, &gaps);
+    }
+    assert_eq!(entity.counters().data_late, 0);
+    // There would have been room.
+    entity.selects(ours, 24, 200, &gaps[..15]);
+    assert_eq!(entity.counters().data_late, 1);
+}
