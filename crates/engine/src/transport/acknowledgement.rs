@@ -55,7 +55,7 @@ impl Transport {
         arrivals.late += u64::from(terms.selective && says_nothing && sending.recovery.is_recovering());
         if arrivals.late > 0 {
             counters.data_late += arrivals.late;
-            way.late();
+            way.late(&mut sending.recovery.blamed);
             sending.recovery.late(sending.timeout.round_trip.least, config.times.t1_least);
         }
         if let Some(marks) = ak.marks.filter(|_| shares && terms.marks) {

@@ -127,13 +127,16 @@ impl Congestion {
         self.cut(self.window - self.window / 5);
     }
 
-    /// A TPDU was lost, as those behind it show, in a network of long round trips or of short ones.
-    pub fn lost(&mut self, is_wide: bool) {
+    /// A TPDU was lost, as those behind it show, in a network of long round trips or of short ones. Whether the window
+    /// was cut for that.
+    pub fn lost(&mut self, is_wide: bool) -> bool {
         // The smallest window is the result of a silence: then the window before the silence is what counts.
-        if self.window > ONE {
+        let cuts = self.window > ONE;
+        if cuts {
             self.before = [self.window, self.threshold];
             self.cut(self.after_loss(is_wide));
         }
+        cuts
     }
 
     fn after_loss(&self, is_wide: bool) -> u32 {
@@ -151,16 +154,18 @@ impl Congestion {
 
     /// Nothing has come back for the whole of T1: the window gets as small as it can be, and doubles up to where a loss
     /// would have left it. If nothing has ever come back, nothing is known of the network, and the window is as in the
-    /// beginning.
-    pub fn silent(&mut self, is_wide: bool, is_known: bool) {
+    /// beginning. Whether the silence begins with that.
+    pub fn silent(&mut self, is_wide: bool, is_known: bool) -> bool {
         // After a longer silence, the window before its beginning counts.
-        if self.window > ONE {
+        let begins = self.window > ONE;
+        if begins {
             self.before = [self.window, self.threshold];
             let threshold = if is_known { self.after_loss(is_wide).max(2 * ONE) } else { self.threshold };
             self.cut(self.after_loss(is_wide));
             self.threshold = threshold;
         }
         self.window = ONE;
+        begins
     }
 
     fn cut(&mut self, window: u32) {

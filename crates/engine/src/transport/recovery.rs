@@ -8,6 +8,9 @@ pub(super) struct Recovery {
     pub phase: Phase,
     /// How much longer than a round trip a missing DT may take, in ns, before it is taken for lost.
     pub tolerance: u32,
+    /// The number of the last cut of its way's window that this connection has caused; 0 where none is, or where it was
+    /// none's fault.
+    pub blamed: u32,
 }
 
 /// Whether DTs are missing.
@@ -23,7 +26,7 @@ pub(super) enum Phase {
 
 impl Recovery {
     /// Of a connection that has sent nothing.
-    pub const NEW: Recovery = Recovery { phase: Phase::InOrder, tolerance: 0 };
+    pub const NEW: Recovery = Recovery { phase: Phase::InOrder, tolerance: 0, blamed: 0 };
 
     #[inline]
     pub fn is_recovering(&self) -> bool {

@@ -39,7 +39,8 @@ impl Transport {
         sending.recovery.lost(sending.next);
         sending.duplicates = 0;
         if !sending.retained.is_empty() {
-            ways.at(connection.way).lost(slots.at(sending.retained.head).sent, now);
+            let sent = slots.at(sending.retained.head).sent;
+            ways.at(connection.way).lost(&mut sending.recovery.blamed, sent, now);
         }
         self.send_again(index, holes, now, out);
     }
@@ -150,7 +151,7 @@ impl Transport {
         let sent = first
             .filter(|_| timeout.attempts == 1)
             .map_or(Time(timeout.stalled.0.saturating_sub(1)), |head| slots.at(head).sent);
-        ways.at(connection.way).silent(index, sent, now);
+        ways.at(connection.way).silent(index, &mut sending.recovery.blamed, sent, now);
         connection.timers.retransmission = Deadline::at(now.after(timeout.current(&config.times, theirs)));
         sending.recovery.phase = Phase::Recovering(sending.next);
         self.send_again(index, false, now, out);

@@ -51,6 +51,10 @@ pub(super) struct Way {
     under_way: u32,
     /// Connections that have something to send, and found no room: the one whose turn it is first.
     waiting: VecDeque<u32>,
+    /// The number of the last cut for a loss or a silence, and how many connections have caused it that have not shown
+    /// since that nothing of theirs was lost.
+    cuts: u32,
+    blamed: u32,
     /// When the window was last cut for a delay or a mark, and for a loss: what was sent before says nothing new.
     cut: Time,
     lost: Time,
@@ -160,6 +164,8 @@ impl Way {
             congestion: Congestion::new(),
             under_way: 0,
             waiting: VecDeque::with_capacity(ROOM),
+            cuts: 0,
+            blamed: 0,
             cut: Time(0),
             lost: Time(0),
             round_trip: 0,
@@ -321,27 +327,50 @@ impl Way {
         }
     }
 
-    /// A DT that was sent then is lost: the window shrinks, once for all that were under way with it.
-    pub fn lost(&mut self, sent: Time, now: Time) {
+    /// A connection has caused a cut, of which it is `blamed` with its number.
+    fn blame(&mut self, blamed: &mut u32) {
+        self.cuts = self.cuts.wrapping_add(1).max(1);
+        (self.blamed, *blamed) = (1, self.cuts);
+    }
+
+    /// A DT that was sent then is lost: the window shrinks, once for all that were under way with it, whatever
+    /// connections lose some of them. `blamed` is the number of the cut that the DT's connection has caused last.
+    pub fn lost(&mut self, blamed: &mut u32, sent: Time, now: Time) {
         if sent >= self.lost {
-            self.congestion.lost(self.is_wide());
+            if self.congestion.lost(self.is_wide()) {
+                self.blame(blamed);
+            }
             self.lost = now;
+        } else if *blamed != self.cuts {
+            *blamed = self.cuts;
+            self.blamed += 1;
         }
     }
 
-    /// What was taken for lost was late.
-    pub fn late(&mut self) {
-        self.congestion.late();
+    /// What a connection took for lost was late. If it has caused the last cut, and no other has lost anything then,
+    /// the window is as it was.
+    pub fn late(&mut self, blamed: &mut u32) {
+        if *blamed == 0 || *blamed != self.cuts {
+            return;
+        }
+        *blamed = 0;
+        self.blamed = self.blamed.saturating_sub(1);
+        if self.blamed == 0 {
+            self.congestion.late();
+        }
     }
 
     /// For the whole of T1 nothing of a connection was acknowledged, since its first DT was sent. If something of other
-    /// connections was acknowledged meanwhile, only that DT counts as lost.
-    pub fn silent(&mut self, connection: u32, sent: Time, now: Time) {
+    /// connections was acknowledged meanwhile, only that DT counts as lost. Otherwise the way is silent; if any of the
+    /// connections that were silent then shows that it has lost nothing, the way was not.
+    pub fn silent(&mut self, connection: u32, blamed: &mut u32, sent: Time, now: Time) {
         let (other, at) = self.heard;
         if other != connection && at > sent {
-            self.lost(sent, now);
+            self.lost(blamed, sent, now);
+        } else if self.congestion.silent(self.is_wide(), self.round_trip > 0) {
+            self.blame(blamed);
         } else {
-            self.congestion.silent(self.is_wide(), self.round_trip > 0);
+            *blamed = self.cuts;
         }
     }
 }
@@ -395,16 +424,17 @@ mod tests {
         let way = ways.at(number);
         let (sent, now) = (Time(MS), Time(2 * MS));
         (0..16).for_each(|_| way.sent(sent));
-        way.lost(sent, now);
-        way.lost(sent, now.after(1));
+        let mut blamed = [0; 2];
+        way.lost(&mut blamed[0], sent, now);
+        way.lost(&mut blamed[0], sent, now.after(1));
         assert_eq!(way.congestion.window(), 8);
-        way.lost(now, now.after(2));
+        way.lost(&mut blamed[0], now, now.after(2));
         assert_eq!(way.congestion.window(), 4);
         // Another connection got an acknowledgement: the network is not silent.
         way.acknowledged(1, [1, 1, 0], None, now.after(MS));
-        way.silent(2, now.after(3), now.after(2 * MS));
+        way.silent(2, &mut blamed[1], now.after(3), now.after(2 * MS));
         assert_eq!(way.congestion.window(), 2);
-        way.silent(1, now.after(3 * MS), now.after(4 * MS));
+        way.silent(1, &mut blamed[0], now.after(3 * MS), now.after(4 * MS));
         assert_eq!((way.congestion.window(), way.under_way), (1, 15));
     }
 

@@ -33,3 +33,25 @@ fn an_ak_that_has_no_room_for_more_gaps_shows_nothing_late() {
     entity.selects(ours, 24, 200, &gaps[..15]);
     assert_eq!(entity.counters().data_late, 1);
 }
+
+/// Two connections lose something of what was under way together, for which their common window is cut once. It is as
+/// it was when both have shown that what they lost was late.
+#[test]
+fn what_was_late_on_one_connection_undoes_no_cut_for_another() {
+    let mut entity = Entity::new(config());
+    let both = [(); 2].map(|()| entity.opened(OTHER, 15));
+    for (cep, ours) in both {
+        entity.acknowledge(ours, 0, 100, None);
+        (0..8).for_each(|_| entity.send(cep, b"data"));
+    }
+    assert_eq!(entity.said().len(), 16);
+    entity.run(100 * US);
+    // The window is 8 then, and 10 are under way.
+    both.iter().for_each(|it| entity.selects(it.1, 0, 100, &[(1, 3)]));
+    assert_eq!((entity.said().len(), entity.room(both[0].0)), (2, 0));
+    let rooms = [1, 0].map(|at| {
+        entity.selects(both[at].1, 0, 100, &[(1, 3)]);
+        entity.room(both[0].0)
+    });
+    assert_eq!((entity.counters().data_late, rooms), (2, [0, 6]));
+}
