@@ -47,7 +47,7 @@ pub struct Config {
 /// Timers, in nanoseconds (X.224 §12.2.1.1; names as there).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// T1 until a round trip was measured.
+    /// T1 until a round trip was measured; longer by as much as the other end's AL is longer than this end's.
     pub t1: u64,
     /// T1 at least.
     pub t1_least: u64,

@@ -60,7 +60,8 @@ impl Timeout {
     fn undoubled(&self, times: &Times, theirs: u64) -> u64 {
         let RoundTrip { smoothed, deviation, .. } = self.round_trip;
         if smoothed == 0 {
-            return times.t1;
+            // Which counts this end's acknowledgement time for the other end's.
+            return times.t1 + theirs.saturating_sub(times.al);
         }
         let smoothed = u64::from(smoothed);
         let measured = smoothed + 4 * u64::from(deviation);

@@ -1,8 +1,10 @@
 //! What an entity takes for lost, and what for late.
 
-use super::entity::Entity;
-use super::{OTHER, config};
+use super::entity::{Entity, cr};
+use super::{MS, OTHER, config};
+use underpass_engine::service::{Indication, Request};
 use underpass_engine::transport::Config;
+use underpass_engine::wire::tpdu::*;
 
 const US: u64 = 1000;
 
@@ -54,4 +56,23 @@ fn what_was_late_on_one_connection_undoes_no_cut_for_another() {
         entity.room(both[0].0)
     });
     assert_eq!((entity.counters().data_late, rooms), (2, [0, 6]));
+}
+
+/// T1 counts the time for which the other end may put an AK off, also before a round trip was measured.
+#[test]
+fn the_first_dt_is_not_sent_again_before_the_other_end_has_to_acknowledge() {
+    for (acknowledge_time, waits) in [(None, 4), (Some(40), 44)] {
+        let mut entity = Entity::new(config());
+        let parameters = Parameters { acknowledge_time, preferred_size: Some(2), ..cr().parameters };
+        entity.hear(OTHER, &Tpdu::Cr(Connect { parameters, ..cr() }), &[]);
+        let Some(Indication::Connect { cep, .. }) = entity.told.pop() else { panic!("{:?}", entity.told) };
+        entity.request(Request::Accept { cep, user_data: Vec::new() });
+        entity.acknowledge(1, 0, 9, None);
+        entity.said();
+        entity.send(cep, b"data");
+        entity.run(waits * MS);
+        assert_eq!(entity.said(), ["DT → 0x004d, number 0, EOT"]);
+        entity.run(2 * MS);
+        assert_eq!(entity.said(), ["DT → 0x004d, number 0, EOT"]);
+    }
 }
