@@ -63,6 +63,8 @@ impl Transport {
                 frame = slot.next;
             }
         }
+        // With fewer behind it than that nothing but the first is known to be missing.
+        let holes = last != NONE;
         let mut frame = connection.sending.retained.head;
         while frame != NONE && frame != last {
             let slot = slots.at(frame);

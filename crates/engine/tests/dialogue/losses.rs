@@ -76,3 +76,29 @@ fn the_first_dt_is_not_sent_again_before_the_other_end_has_to_acknowledge() {
         assert_eq!(entity.said(), ["DT → 0x004d, number 0, EOT"]);
     }
 }
+
+/// Three AKs show that a DT is missing, which may be late, and too little was selected to show what else is: when it
+/// was awaited for long enough, it is sent again, and not the whole window.
+#[test]
+fn a_wait_with_few_behind_the_gap_sends_one_again() {
+    let mut entity = Entity::new(config());
+    let (cep, ours) = entity.opened(OTHER, 15);
+    entity.acknowledge(ours, 0, 100, None);
+    entity.send(cep, b"data");
+    entity.run(400 * US);
+    entity.acknowledge(ours, 1, 100, None);
+    // One that is late, so that the next one is awaited for a quarter of a round trip more.
+    (0..4).for_each(|_| entity.send(cep, b"data"));
+    entity.run(400 * US);
+    entity.selects(ours, 1, 100, &[(2, 4)]);
+    entity.run(10 * US);
+    entity.acknowledge(ours, 5, 100, None);
+    assert_eq!((entity.counters().data_sent_again, entity.counters().data_late), (1, 1));
+    (0..8).for_each(|_| entity.send(cep, b"data"));
+    entity.said();
+    entity.run(300 * US);
+    (0..4).for_each(|_| entity.selects(ours, 5, 100, &[(6, 6)]));
+    assert_eq!(entity.said(), [""; 0]);
+    entity.run(250 * US);
+    assert_eq!(entity.said(), ["DT → 0x004d, number 5, EOT"]);
+}
