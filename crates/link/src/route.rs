@@ -85,16 +85,20 @@ impl Routes {
         Ok(Routes { netlink: Netlink::open()? })
     }
 
-    /// Where packets from one address to another go first.
+    /// Where packets from one address to another go first. `interface` is the number of the interface whose addresses
+    /// these are, if they are link-local, which every interface has.
     ///
     /// # Errors
     /// There is no way.
-    pub fn hop(&self, from: IpAddr, to: IpAddr) -> io::Result<Hop> {
+    pub fn hop(&self, from: IpAddr, to: IpAddr, interface: u32) -> io::Result<Hop> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(to);
         message.header.destination_prefix_length = if to.is_ipv4() { 32 } else { 128 };
         message.header.source_prefix_length = message.header.destination_prefix_length;
         message.attributes = vec![RouteAttribute::Destination(to.into()), RouteAttribute::Source(from.into())];
+        if matches!(to, IpAddr::V6(it) if it.is_unicast_link_local()) {
+            message.attributes.push(RouteAttribute::Oif(interface));
+        }
         let (mut interface, mut next, mut plain) = (None, to, false);
         self.netlink.ask(0, RouteNetlinkMessage::GetRoute(message), |answer| {
             let RouteNetlinkMessage::NewRoute(route) = answer else { return };

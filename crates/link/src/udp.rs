@@ -217,7 +217,7 @@ impl Udp {
     /// Whether the kernel can keep the times of packets to a peer, or this driver has to.
     fn timekeeper(&self, peer: SocketAddr) -> Timekeeper {
         let keeps_times = |routes: &Routes| {
-            let hop = routes.hop(self.local().ip(), peer.ip())?;
+            let hop = routes.hop(self.local().ip(), peer.ip(), self.socket.scope())?;
             Ok::<_, io::Error>(routes.keeps_times(hop.interface)? && self.socket.take_times().is_ok())
         };
         match self.routes.as_ref().map(keeps_times) {

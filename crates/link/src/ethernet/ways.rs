@@ -80,8 +80,8 @@ impl Ways {
         let Ways { table, routes, interface, own, local, .. } = self;
         let way = table.get_mut(number)?;
         if let State::Unknown = way.state {
-            let hop = routes.hop(local.ip(), way.peer.ip()).ok().filter(|it| it.plain && it.interface == *interface);
-            way.next = hop.map(|it| it.next);
+            let hop = routes.hop(local.ip(), way.peer.ip(), *interface);
+            way.next = hop.ok().filter(|it| it.plain && it.interface == *interface).map(|it| it.next);
             let neighbour = way.next.and_then(|next| routes.neighbour(*interface, next).ok().flatten());
             way.state = State::of(neighbour, *own, *local);
         }
@@ -124,5 +124,43 @@ impl State {
     fn of(neighbour: Option<Neighbour>, own: [u8; 6], local: SocketAddr) -> State {
         neighbour
             .map_or(State::Kernel, |it| State::Direct { header: frame::header(it.address, own, local), asks: it.stale })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::interface::Interface;
+    use crate::rig::{Cable, INTERFACE};
+
+    #[test]
+    fn a_link_local_address_is_reached_by_its_interface() {
+        let cable = match Cable::new(1500) {
+            Ok(cable) => cable,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        let [here, there] = &cable.ends;
+        here.lay("up1", (there, "up1"), 1, 1500).expect("root may lay it");
+        let [own, other] = ["fe80::1", "fe80::2"].map(|it| it.parse().expect("an address"));
+        for name in [INTERFACE, "up1"] {
+            for end in [here, there] {
+                end.set_up(name, true).expect("root may");
+            }
+            here.add_address(name, own, 64).expect("root may");
+        }
+        let hops = std::thread::scope(|scope| {
+            let ask = || {
+                here.enter().expect("it can be entered");
+                let routes = Routes::open().expect("a descriptor is left");
+                [INTERFACE, "up1"].map(|name| {
+                    let interface = Interface::named(name).expect("it is there").index();
+                    (interface, routes.hop(own, other, interface).expect("a way"))
+                })
+            };
+            scope.spawn(ask).join().expect("it does not panic")
+        });
+        for (interface, hop) in hops {
+            assert_eq!((hop.interface, hop.next, hop.plain), (interface, other, true));
+        }
     }
 }

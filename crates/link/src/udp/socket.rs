@@ -81,6 +81,11 @@ impl Socket {
         self.with_scope(self.local)
     }
 
+    /// The number of the interface that a link-local address is of; 0 for others.
+    pub fn scope(&self) -> u32 {
+        self.scope
+    }
+
     /// An address with the number of the interface, if it is one of an interface.
     fn with_scope(&self, address: SocketAddr) -> SocketAddr {
         match address {
