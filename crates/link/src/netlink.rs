@@ -4,6 +4,7 @@ use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessa
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
+use std::cell::Cell;
 use std::io;
 
 /// Octets of an answer; the kernel sends more than one if it has more to say.
@@ -13,6 +14,8 @@ const ANSWER: usize = 32 << 10;
 #[derive(Debug)]
 pub struct Netlink {
     socket: Socket,
+    /// The number of the last request, by which its answers are known.
+    asked: Cell<u32>,
 }
 
 impl Netlink {
@@ -24,7 +27,7 @@ impl Netlink {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Netlink { socket })
+        Ok(Netlink { socket, asked: Cell::new(0) })
     }
 
     /// Sends a request, and hands each answer on. With `NLM_F_ACK` it waits until the request is done, with
@@ -40,6 +43,8 @@ impl Netlink {
     ) -> io::Result<()> {
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
+        header.sequence_number = self.asked.get().wrapping_add(1);
+        self.asked.set(header.sequence_number);
         let mut message = NetlinkMessage::new(header, question.into());
         message.finalize();
         let mut request = vec![0; message.buffer_len()];
@@ -48,14 +53,21 @@ impl Netlink {
         loop {
             let mut answers = Vec::with_capacity(ANSWER);
             self.socket.recv(&mut answers, 0)?;
+            let mut is_answered = false;
             for message in messages(&answers) {
-                match message?.payload {
+                let message = message?;
+                // What is left of an earlier request, whose caller did not wait for all of it.
+                if message.header.sequence_number != header.sequence_number {
+                    continue;
+                }
+                is_answered = true;
+                match message.payload {
                     NetlinkPayload::InnerMessage(it) => hear(it),
                     NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
                     _ => return Ok(()),
                 }
             }
-            if flags & NLM_F_DUMP == 0 {
+            if is_answered && flags & NLM_F_DUMP == 0 {
                 return Ok(());
             }
         }
@@ -129,4 +141,45 @@ fn messages(datagram: &[u8]) -> impl Iterator<Item = io::Result<NetlinkMessage<R
         rest = &rest[len.clamp(1, rest.len())..];
         Some(message)
     })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+
+    /// The interfaces that the kernel names when it is asked for this one, or for all.
+    fn named(netlink: &Netlink, flags: u16, name: Option<&str>) -> io::Result<Vec<String>> {
+        let mut message = LinkMessage::default();
+        message.attributes.extend(name.map(|it| LinkAttribute::IfName(it.to_string())));
+        let mut names = Vec::new();
+        netlink.ask(flags, RouteNetlinkMessage::GetLink(message), |answer| {
+            let RouteNetlinkMessage::NewLink(link) = answer else { return };
+            names.extend(link.attributes.into_iter().filter_map(|it| match it {
+                LinkAttribute::IfName(it) => Some(it),
+                _ => None,
+            }));
+        })?;
+        Ok(names)
+    }
+
+    /// A request whose answer nobody has awaited: the next one is not taken for answered by that.
+    #[test]
+    fn an_answer_is_that_of_its_request() {
+        let netlink = Netlink::open().unwrap();
+        let mut header = NetlinkHeader::default();
+        (header.flags, header.sequence_number) = (NLM_F_REQUEST, u32::MAX);
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName("none-such".to_string()));
+        let mut message = NetlinkMessage::new(header, RouteNetlinkMessage::GetLink(message).into());
+        message.finalize();
+        let mut request = vec![0; message.buffer_len()];
+        message.serialize(&mut request);
+        netlink.socket.send(&request, 0).unwrap();
+        assert_eq!(named(&netlink, 0, Some("lo")).unwrap(), ["lo"]);
+        netlink.socket.send(&request, 0).unwrap();
+        assert!(named(&netlink, NLM_F_DUMP, None).unwrap().contains(&"lo".to_string()));
+        let error = named(&netlink, 0, Some("none-such")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+    }
 }
