@@ -397,6 +397,16 @@ impl Udp {
         }
     }
 
+    /// Takes all that a thread that sleeps on the socket may have been woken for without a packet.
+    #[cold]
+    fn take_errors(&mut self) {
+        self.hear();
+        // What is received would take it.
+        if !self.receiving.has_room() {
+            self.socket.forget_error();
+        }
+    }
+
     /// Asks for the ways again, some at a time.
     fn ask(&mut self) -> Result<(), Fault> {
         let mut unreachable = Ok(());
@@ -470,7 +480,7 @@ impl Link for Udp {
                 match self.receiving.receive(&self.socket, most) {
                     Ok(()) if self.receiving.has_room() || !slept => break,
                     Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && !slept => break,
-                    _ => self.hear(),
+                    _ => self.take_errors(),
                 }
             }
         }
@@ -489,7 +499,7 @@ impl Link for Udp {
         let _ = poll(&mut socket, Some(&now));
         let came = socket[0].revents();
         if came.contains(PollFlags::ERR) {
-            self.hear();
+            self.take_errors();
         }
         if came.contains(PollFlags::IN) { Watch::Ready } else { Watch::Unheard }
     }

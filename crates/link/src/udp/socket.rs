@@ -122,6 +122,12 @@ impl Socket {
         get::<MEMINFO>(&self.socket, libc::SOL_SOCKET, libc::SO_MEMINFO).map_or(0, |it| it[MEMINFO - 1])
     }
 
+    /// Forgets an error that the socket has noted, but had no room to describe (SO_ERROR of socket(7)). The socket
+    /// would report it until something is received.
+    pub fn forget_error(&self) {
+        let _ = get::<1>(&self.socket, libc::SOL_SOCKET, libc::SO_ERROR);
+    }
+
     /// Octets that the kernel keeps for the socket until they are read.
     pub fn backlog(&self) -> usize {
         get(&self.socket, libc::SOL_SOCKET, libc::SO_RCVBUF).map_or(0, |[it]| it as usize)

@@ -4,12 +4,14 @@
 use super::super::refusals::Refusal;
 use super::super::support::{End, datagram, dual_cable, inside, wait};
 use super::{GEOMETRY, header, local_ends};
-use rustix::event::PollFlags;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
+use rustix::event::{PollFlags, Timespec, poll};
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::num::NonZeroU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use underpass_link::Link;
 use underpass_link::arena::Arena;
+use underpass_link::ip::Header;
 use underpass_link::rig::INTERFACE;
 use underpass_link::udp::{Config, Udp};
 
@@ -58,6 +60,36 @@ fn a_paced_link_waits_for_room_and_no_longer() {
         let readiness = from.link.readiness().unwrap();
         assert_eq!((readiness.events.contains(PollFlags::OUT), readiness.look), (false, None));
     }
+}
+
+/// A socket that is full has no room to describe an error, and without buffers nothing is received that would take it.
+#[test]
+fn an_error_without_a_description_keeps_no_thread_awake() {
+    let (arena, mut free) = Arena::new(GEOMETRY);
+    let mut link = Udp::open("127.0.0.1:0".parse().unwrap(), &arena, &Config::default()).unwrap();
+    let flood = UdpSocket::bind("127.0.0.1:0").unwrap();
+    flood.connect(link.local()).unwrap();
+    for octets in [60_000, 1] {
+        wait("a datagram that finds no room", || {
+            let before = link.counters().lost;
+            (0..8).for_each(|_| drop(flood.send(&vec![0; octets])));
+            (link.counters().lost == before + 8).then_some(())
+        });
+    }
+    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let packet = datagram(Header { source: link.local(), destination: nobody, class: 0 }, 1, 100);
+    let mut buffer = free.pop().unwrap();
+    arena.fill(&mut buffer, packet.len());
+    arena.octets_mut(&mut buffer).copy_from_slice(&packet);
+    link.transmit(&mut VecDeque::from([buffer]));
+    let (begin, mut wakeups) = (Instant::now(), 0);
+    while begin.elapsed() < Duration::from_millis(100) {
+        let limit = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        poll(&mut [link.readiness().unwrap().poll()], Some(&limit)).unwrap();
+        wakeups += 1;
+        assert_eq!(link.receive(&mut Vec::new(), 64), 0);
+    }
+    assert!(wakeups < 20, "{wakeups} times awake in 100 ms");
 }
 
 #[test]
