@@ -66,6 +66,11 @@ pub struct Receiving {
     /// What did not fit the buffers of each message, and a message that is put together.
     spill: Vec<u8>,
     whole: Vec<u8>,
+    /// Segments that there was no buffer for: octets of data and the header of each, and the data one behind the other,
+    /// of which so many octets were copied on. Each gets the next buffer.
+    behind: VecDeque<(usize, Template)>,
+    behind_data: Vec<u8>,
+    behind_done: usize,
     /// Packets that there was no buffer for, or none that is long enough, and what was no packet.
     pub lost: u64,
 }
@@ -86,6 +91,9 @@ impl Receiving {
             // Pages that are not written to take no memory.
             spill: vec![0; BATCH * SPILL],
             whole: Vec::with_capacity(SPILL),
+            behind: VecDeque::new(),
+            behind_data: Vec::new(),
+            behind_done: 0,
             lost: 0,
         };
         receiving.expect_one();
@@ -107,8 +115,16 @@ impl Receiving {
     }
 
     /// A buffer to receive into.
-    pub fn fill(&mut self, buffer: Buffer) {
-        self.room.push(buffer);
+    pub fn fill(&mut self, mut buffer: Buffer) {
+        let Some((len, template)) = self.behind.pop_front() else { return self.room.push(buffer) };
+        let data = &self.behind_data[self.behind_done..][..len];
+        put(&self.arena, &mut buffer, &template, data);
+        self.come.push_back(buffer);
+        self.behind_done += len;
+        if self.behind.is_empty() {
+            self.behind_data.clear();
+            self.behind_done = 0;
+        }
     }
 
     /// Whether a packet that comes could be taken.
@@ -165,7 +181,9 @@ impl Receiving {
                 Some(message) => self.land(number, message, size),
                 None => self.lost += 1,
             }
-            self.room.append(&mut self.mine);
+            while let Some(buffer) = self.mine.pop() {
+                self.fill(buffer);
+            }
         }
         came.map(drop)
     }
@@ -189,7 +207,7 @@ impl Receiving {
         let template = Template::new(header).filter(|_| segment <= self.data_room());
         let Some(template) = template else { return self.lost += count as u64 };
         let fits = if count == 1 { octets <= size } else { segment == size };
-        let as_expected = fits && count <= self.mine.len();
+        let as_expected = fits && count <= self.mine.len() && self.behind.is_empty();
         if as_expected {
             let mut left = octets;
             for mut buffer in self.mine.drain(..count) {
@@ -204,9 +222,10 @@ impl Receiving {
         self.learn(segment, count, octets);
     }
 
-    /// Copies a message that lies in its buffers and behind them into buffers, a segment into each.
+    /// Copies a message that lies in its buffers and behind them into buffers, a segment into each; segments for which
+    /// there are none wait for some. The kernel does not say beforehand how many segments it has joined.
     fn scatter(&mut self, number: usize, message: Message, size: usize, template: &Template) {
-        let Receiving { whole, mine, room, arena, come, lost, spill, .. } = self;
+        let Receiving { whole, mine, room, arena, come, spill, behind, behind_data, .. } = self;
         let spill = &spill[number * SPILL..][..SPILL];
         let message_octets = if mine.is_empty() {
             &spill[..message.octets]
@@ -222,13 +241,14 @@ impl Receiving {
         let mut segments = message_octets.chunks(message.segment);
         let first = segments.next().unwrap_or_default();
         for data in std::iter::once(first).chain(segments) {
-            let Some(mut buffer) = mine.pop().or_else(|| room.pop()) else {
-                *lost += 1;
-                continue;
-            };
-            arena.room(&mut buffer)[template.size()..][..data.len()].copy_from_slice(data);
-            finish(arena, &mut buffer, template, data.len());
-            come.push_back(buffer);
+            let free = if behind.is_empty() { mine.pop().or_else(|| room.pop()) } else { None };
+            if let Some(mut buffer) = free {
+                put(arena, &mut buffer, template, data);
+                come.push_back(buffer);
+            } else {
+                behind.push_back((data.len(), *template));
+                behind_data.extend_from_slice(data);
+            }
         }
     }
 
@@ -265,6 +285,12 @@ fn described(control: &Taken) -> (u8, Option<usize>) {
         }
     }
     (class, segment)
+}
+
+/// Makes a buffer a packet with these data.
+fn put(arena: &Arena, buffer: &mut Buffer, template: &Template, data: &[u8]) {
+    arena.room(buffer)[template.size()..][..data.len()].copy_from_slice(data);
+    finish(arena, buffer, template, data.len());
 }
 
 /// Makes a buffer a packet with so many octets of data, which are there.

@@ -2,11 +2,12 @@
 #![allow(unsafe_code, reason = "an option of a socket that makes the kernel refuse segments")]
 
 use super::super::refusals::Refusal;
-use super::super::support::{End, datagram};
+use super::super::support::{End, datagram, returns_all};
 use super::{GEOMETRY, header, local_ends};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 use underpass_link::Link;
+use underpass_link::arena::{Arena, Geometry};
 use underpass_link::udp::{Config, Udp};
 
 fn carry(from: &mut End<Udp>, to: &mut End<Udp>) {
@@ -36,6 +37,25 @@ fn an_older_kernel_gets_packets_each_by_itself() {
         carry(&mut from, &mut to);
         carry(&mut to, &mut from);
     }
+}
+
+/// The kernel joins more packets to a message than the receiver has buffers for: the others wait for buffers, in order.
+#[test]
+fn a_message_of_more_packets_than_there_are_buffers_loses_none() {
+    let [mut from, _] = local_ends(Ipv4Addr::LOCALHOST.into(), GEOMETRY, &Config::default());
+    let few = Geometry { frames: 8, ..GEOMETRY };
+    let (arena, free) = Arena::new(few);
+    let link = Udp::open("127.0.0.1:0".parse().expect("an address"), &arena, &Config::default());
+    let mut to = End::new(arena, free, link.expect("every user may open it"));
+    to.listen(8);
+    for round in 0..4 {
+        let there = header(&from, &to, 2);
+        let packets: Vec<_> = (0..50 + round).map(|it| datagram(there, it, 100 + 900 * (round as usize % 2))).collect();
+        from.send_all(&packets);
+        packets.iter().for_each(|packet| assert!(to.expect() == *packet));
+    }
+    assert_eq!(to.link.counters().lost, 0);
+    returns_all(to, few);
 }
 
 /// The kernel refuses segments for a socket without sums, as for a way through a device that cannot make any.
