@@ -86,8 +86,9 @@ pub struct Udp {
     refusal: Option<io::Error>,
     /// Knows by which interface packets leave. Without it none is known to keep times.
     routes: Option<Routes>,
-    /// Ways that have a pace, and packets whose time has come.
+    /// Ways that have a pace, whether one of these may be about to end, and packets whose time has come.
     paced: usize,
+    ending: bool,
     timely: VecDeque<Buffer>,
     /// Transmitted, or refused, and not yet asked for.
     done: Vec<Buffer>,
@@ -124,6 +125,7 @@ impl Udp {
             refusal: None,
             routes: Routes::open().ok(),
             paced: 0,
+            ending: false,
             timely: VecDeque::new(),
             done: Vec::with_capacity(geometry.frames as usize),
             counters: Counters::default(),
@@ -195,7 +197,13 @@ impl Udp {
             Some(path) => path,
             None => self.way(peer)?,
         };
-        let (before, now) = (self.paths.get_mut(path).pace.take(), monotonic());
+        let (mut before, now) = (self.paths.get_mut(path).pace.take(), monotonic());
+        if let (None, Some(pace)) = (rate, before.as_mut().filter(|it| it.is_ahead(now))) {
+            pace.end();
+            self.paths.get_mut(path).pace = before;
+            self.ending = true;
+            return Ok(Timekeeper::Link);
+        }
         self.paced -= usize::from(before.is_some());
         let Some(rate) = rate else {
             // What waited goes before all that follows.
@@ -208,6 +216,7 @@ impl Udp {
             Some(pace) => pace,
             None => Pace::new(rate, self.timekeeper(peer), now),
         };
+        pace.go_on(rate, || self.timekeeper(peer));
         pace.change(rate, now);
         let keeper = pace.keeper;
         self.paths.get_mut(path).pace = Some(pace);
@@ -273,7 +282,12 @@ impl Udp {
     /// Sends packets whose time has come, if there may be any.
     fn advance(&mut self) {
         if self.paced > 0 || !self.timely.is_empty() {
-            self.flush(monotonic());
+            let now = monotonic();
+            self.flush(now);
+            if self.ending {
+                self.paced -= self.paths.end_paces(now);
+                self.ending = self.paths.iter().any(|it| it.pace.as_ref().is_some_and(Pace::ends));
+            }
         }
     }
 
@@ -574,5 +588,45 @@ mod tests {
             assert!(begin.elapsed() < Duration::from_secs(20), "{}: {:?}", come.len(), to.counters());
         }
         assert_eq!((from.counters().sent, from.paths.next_due(), packets.len()), (32, None, 0));
+    }
+
+    /// What the kernel was given ahead leaves first, where a pace ends: packets without a time would overtake it.
+    #[test]
+    fn the_end_of_a_pace_overtakes_nothing() {
+        let (arena, mut free) = Arena::new(Geometry { frames: 64, frame_size: 1024, headroom: 0 });
+        let open = || Udp::open("127.0.0.1:0".parse().unwrap(), &arena, &Config::default()).unwrap();
+        let (mut from, to) = (open(), open());
+        let peer = to.local();
+        let rate = NonZeroU64::new(100_000).unwrap();
+        from.pace(peer, Some(rate)).unwrap();
+        from.socket.take_times().unwrap();
+        let path = from.paths.find(peer).unwrap();
+        from.paths.get_mut(path).pace = Some(Pace::new(rate, Timekeeper::Kernel, monotonic()));
+        let template = Template::new(Header { source: from.local(), destination: peer, class: 2 }).unwrap();
+        let mut packet = || {
+            let mut buffer = free.pop().unwrap();
+            arena.fill(&mut buffer, 1000);
+            template.write(&mut arena.octets_mut(&mut buffer)[..template.size()], 1000 - template.size());
+            buffer
+        };
+        // Ten milliseconds each, of which the kernel has the first two, and waits for as long.
+        let mut packets: VecDeque<_> = (0..4).map(|_| packet()).collect();
+        from.transmit(&mut packets);
+        let sent = from.counters().sent;
+        assert!((1..4).contains(&sent), "{sent}");
+        let begin = std::time::Instant::now();
+        from.pace(peer, None).unwrap();
+        from.transmit(&mut VecDeque::from([packet()]));
+        assert_eq!(from.counters().sent, sent, "what follows waits");
+        while from.counters().sent < 5 {
+            let due = from.readiness().unwrap().look.expect("it says when to look");
+            std::thread::sleep(due);
+            from.complete(&mut Vec::new());
+        }
+        assert!(begin.elapsed() > Duration::from_millis(5 * sent), "{:?}", begin.elapsed());
+        from.complete(&mut Vec::new());
+        assert_eq!((from.paced, from.readiness().unwrap().look), (0, None));
+        from.transmit(&mut VecDeque::from([packet()]));
+        assert_eq!(from.counters().sent, 6);
     }
 }

@@ -35,6 +35,8 @@ pub struct Pace {
     pub keeper: Timekeeper,
     /// When the next packet may leave.
     next: u64,
+    /// It only lasts until what the kernel was given ahead has left.
+    ends: bool,
     /// Packets that wait for that.
     held: VecDeque<Buffer>,
 }
@@ -42,7 +44,35 @@ pub struct Pace {
 impl Pace {
     /// A pace of so many octets in a second, from now on.
     pub fn new(rate: NonZeroU64, keeper: Timekeeper, now: u64) -> Pace {
-        Pace { rate, keeper, next: now, held: VecDeque::new() }
+        Pace { rate, keeper, next: now, ends: false, held: VecDeque::new() }
+    }
+
+    /// Whether the kernel still keeps packets whose time has not come.
+    pub fn is_ahead(&self, now: u64) -> bool {
+        (self.ends || self.keeper == Timekeeper::Kernel) && self.next > now
+    }
+
+    /// Has packets go as fast as they can, once all that the kernel was given ahead has left: without times beside them
+    /// they would overtake those.
+    pub fn end(&mut self) {
+        (self.rate, self.keeper, self.ends) = (NonZeroU64::MAX, Timekeeper::Link, true);
+    }
+
+    /// Whether it is about to end.
+    pub fn ends(&self) -> bool {
+        self.ends
+    }
+
+    /// Whether it has ended, and nothing waits any more.
+    pub fn is_over(&self, now: u64) -> bool {
+        self.ends && self.next <= now && self.held.is_empty()
+    }
+
+    /// Goes on at another rate, if it was about to end.
+    pub fn go_on(&mut self, rate: NonZeroU64, keeper: impl FnOnce() -> Timekeeper) {
+        if std::mem::take(&mut self.ends) {
+            (self.rate, self.keeper) = (rate, keeper());
+        }
     }
 
     /// Another rate from now on: what is left to wait for is as long as it would be at that rate.

@@ -64,6 +64,12 @@ impl Paths {
         number.map(|it| it as u32)
     }
 
+    /// Takes away the paces that have ended; how many.
+    pub fn end_paces(&mut self, now: u64) -> usize {
+        let over = |it: &&mut Path| it.pace.as_ref().is_some_and(|pace| pace.is_over(now));
+        self.all.iter_mut().filter(over).map(|it| it.pace = None).count()
+    }
+
     /// When packets are due next, if any wait.
     pub fn next_due(&self) -> Option<u64> {
         self.all.iter().filter_map(|it| it.pace.as_ref()?.due()).min()
