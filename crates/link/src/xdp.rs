@@ -352,6 +352,11 @@ impl Link for Xdp {
 
     fn watch(&mut self) -> Watch {
         self.bring();
+        // poll(2) has the kernel send what is in the ring. A thread that sleeps on a set of epoll looks here now and
+        // then.
+        if self.transmitting > 0 {
+            self.kick();
+        }
         if self.socket.receive.is_empty() { Watch::Unheard } else { Watch::Ready }
     }
 

@@ -1,6 +1,7 @@
 //! Ethernet, IP and UDP over AF_XDP and packet sockets: ends of different links understand each other, and what cannot
 //! go directly goes through the kernel.
 
+use super::refusals::Refusal;
 use super::support::{End, FOUR, SIX, address, cable, datagram, dual_cable, inside, returns_all, until_up, wait};
 use super::udp::queues::{PEERS, chosen, halves};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -308,6 +309,58 @@ fn a_thread_sleeps_on_it_and_is_woken_by_packets_alone() {
         }
         assert!(!sleeper.wait(&mut to.link, Duration::from_millis(20)).expect("it sleeps"));
     }
+}
+
+/// The kernel has no memory just now for what is in the ring: it goes while the thread sleeps.
+#[test]
+fn what_the_kernel_did_not_send_goes_while_a_thread_sleeps() {
+    let Some(cable) = dual_cable(1500) else { return };
+    let Some(mut from) = wired(&cable, 0, FOUR, Driver::Xdp) else { return };
+    let mut to = socket(&cable, 1, FOUR[1]);
+    let header = Header { source: address(FOUR[0]), destination: address(FOUR[1]), class: 0 };
+    let packet = datagram(header, 1, 300);
+    wait("a packet that goes directly", || {
+        from.send(&packet, packet.len());
+        to.receive();
+        (from.link.sides().direct.sent > 0).then_some(())
+    });
+    assert!(!Wait::polling(Duration::ZERO).wait(&mut from.link, Duration::from_millis(20)).expect("it sleeps"));
+    while to.receive().is_some() {}
+    let packet = datagram(header, 2, 400);
+    std::thread::scope(|scope| {
+        let send = || {
+            Refusal { call: libc::SYS_sendto, argument: None, errno: libc::ENOBUFS }.apply();
+            from.send(&packet, packet.len())
+        };
+        assert!(scope.spawn(send).join().expect("it does not panic"));
+    });
+    assert_eq!(to.receive(), None);
+    let mut sleeper = Wait::polling(Duration::ZERO);
+    assert!(!sleeper.wait(&mut from.link, Duration::from_millis(20)).expect("it sleeps"));
+    assert_eq!(said(&to.expect()), said(&packet));
+}
+
+/// While packets come past the kernel all the time, those that come through it have their turn.
+#[test]
+fn a_busy_interface_leaves_the_udp_socket_its_turn() {
+    const BURST: u32 = 150;
+    let Some(cable) = dual_cable(1500) else { return };
+    let Some(mut to) = wired(&cable, 0, FOUR, Driver::Xdp) else { return };
+    let mut there = socket(&cable, 1, FOUR[1]);
+    // Within this host, so that it does not come over the interface.
+    let mut here = socket(&cable, 0, "10.9.0.1:701");
+    let header = |from: &str| Header { source: address(from), destination: address(FOUR[0]), class: 0 };
+    let through = datagram(header("10.9.0.1:701"), 0, 100);
+    let packets: Vec<_> = (0..BURST).map(|it| datagram(header(FOUR[1]), it, 100)).collect();
+    for _ in 0..3 {
+        there.send_all(&packets);
+        here.send_all(std::slice::from_ref(&through));
+        let came: Vec<_> = (0..=BURST).map(|_| said(&to.expect())).collect();
+        let turn = came.iter().position(|it| *it == said(&through)).expect("it has come");
+        assert!(turn <= 16, "after {turn} others");
+    }
+    let Sides { direct, kernel, .. } = to.link.sides();
+    assert!(direct.received >= 3 * u64::from(BURST) && kernel.received == 3, "{direct:?}, {kernel:?}");
 }
 
 /// A link for each queue of an interface, at one address: over AF_XDP each takes what comes over its queue.
