@@ -561,6 +561,21 @@ mod tests {
     use crate::arena::Geometry;
     use crate::ip::Template;
 
+    /// Answers to ever new hosts take no memory without end.
+    #[test]
+    fn ways_of_peers_that_are_not_used_are_forgotten() {
+        let (arena, _) = Arena::new(Geometry { frames: 8, frame_size: 1024, headroom: 0 });
+        let mut link = Udp::open("127.0.0.1:0".parse().unwrap(), &arena, &Config::default()).unwrap();
+        let peer = |port: u32| SocketAddr::new([127, 0, 0, 1].into(), port as u16);
+        link.pace(peer(1), NonZeroU64::new(1000)).unwrap();
+        for port in 2..=5000 {
+            assert!(link.longest(peer(port)) > 0 && link.longest(peer(2)) > 0);
+        }
+        assert_eq!(link.paths.len(), crate::table::MOST);
+        let known = [1, 2, 3, 5000].map(|port| link.paths.find(peer(port)).is_some());
+        assert_eq!(known, [true, true, false, true]);
+    }
+
     /// Whether or not the interface keeps them, the kernel takes a message's time beside it.
     #[test]
     fn packets_go_with_their_times_beside_them() {

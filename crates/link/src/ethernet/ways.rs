@@ -4,7 +4,7 @@
 use super::frame::{self, HEADER};
 use crate::netlink::{CHANGES, Listener};
 use crate::route::{Neighbour, Routes};
-use crate::table::Table;
+use crate::table::{MOST, Table};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::neighbour::NeighbourMessage;
 use std::io;
@@ -66,7 +66,10 @@ impl Ways {
     pub fn header(&mut self, peer: SocketAddr) -> Option<[u8; HEADER]> {
         let number = match self.table.find(peer) {
             Some(number) => number,
-            None => self.table.add(peer, Way { peer, next: None, state: State::Unknown }),
+            None => {
+                let way = Way { peer, next: None, state: State::Unknown };
+                self.table.add_or_replace(MOST, peer, way, |_| false)
+            }
         };
         let way = self.table.get_mut(number)?;
         if let State::Direct { header, asks: false } = way.state {

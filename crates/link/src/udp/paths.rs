@@ -1,7 +1,7 @@
 //! What is known of the ways to peers: how long packets may be, and how fast they may go.
 
 use crate::arena::Buffer;
-use crate::table::Table;
+use crate::table::{MOST, Table};
 use crate::udp::name::Name;
 use crate::udp::pace::Pace;
 use std::net::SocketAddr;
@@ -36,9 +36,10 @@ impl Paths {
         self.all.find(peer)
     }
 
-    /// A way that was not known; its number.
+    /// A way that was not known; its number. Beyond [`MOST`] ways the one that was not used for longest is forgotten,
+    /// but for ways with a pace.
     pub fn add(&mut self, peer: SocketAddr, name: Name, mtu: usize) -> u32 {
-        self.all.add(peer, Path { peer, name, mtu, told: mtu, pace: None })
+        self.all.add_or_replace(MOST, peer, Path { peer, name, mtu, told: mtu, pace: None }, |it| it.pace.is_some())
     }
 
     /// The way of this number.
