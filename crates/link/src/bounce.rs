@@ -45,6 +45,10 @@ pub struct Bounce<L> {
     refused: u64,
     /// For the link.
     out: VecDeque<Buffer>,
+    /// What was copied, until it is known whether the link has refused the copy: for each packet the first frame that
+    /// it was copied to, and how many pieces were.
+    copies: VecDeque<(u32, usize)>,
+    originals: VecDeque<Buffer>,
     /// Copied, or transmitted, and not yet asked for.
     done: Vec<Buffer>,
     returned: Vec<Buffer>,
@@ -68,6 +72,8 @@ impl<L: Link> Bounce<L> {
             own,
             refused: 0,
             out: VecDeque::with_capacity(all),
+            copies: VecDeque::with_capacity(all),
+            originals: VecDeque::with_capacity(all),
             done: list(),
             returned: list(),
         };
@@ -105,8 +111,8 @@ impl<L: Link> Bounce<L> {
 
     /// Ends it, and gives back the link and the frames that it has.
     pub fn take_apart(self) -> (L, Vec<Buffer>) {
-        let Bounce { link, free, out, done, .. } = self;
-        (link, free.into_iter().chain(out).chain(done).collect())
+        let Bounce { link, free, out, originals, done, .. } = self;
+        (link, free.into_iter().chain(out).chain(originals).chain(done).collect())
     }
 
     /// Moves the first packet, of so many pieces, to the link's queue, the first `copied` of them in frames of our own;
@@ -135,7 +141,10 @@ impl<L: Link> Bounce<L> {
                 room[..len].copy_from_slice(&octets[..len]);
                 (at, octets) = (at + len, &octets[len..]);
             }
-            self.done.push(buffer);
+            self.originals.push_back(buffer);
+        }
+        if let (true, Some(frame)) = (copied > 0, self.out.get(first)) {
+            self.copies.push_back((frame.frame(), copied));
         }
         self.out.extend(packets.drain(..pieces - copied));
         true
@@ -169,10 +178,24 @@ impl<L: Link> Bounce<L> {
         pieces
     }
 
+    /// Takes back what was transmitted. A link that refuses a packet says so at the first look behind that, so all
+    /// other packets that it has taken are on their way, and what was copied for them is not needed any more.
     fn take_back(&mut self) {
-        self.link.complete(&mut self.returned);
-        for buffer in self.returned.drain(..) {
-            if self.own[buffer.frame() as usize] { self.free.push(buffer) } else { self.done.push(buffer) }
+        let Bounce { link, own, free, out, copies, originals, done, returned, .. } = self;
+        link.complete(returned);
+        let is_own = |buffer: &&Buffer| own[buffer.frame() as usize];
+        let waiting = out.iter().find(is_own).map(Buffer::frame);
+        while let Some((frame, pieces)) = copies.pop_front_if(|it| Some(it.0) != waiting) {
+            let is_refused = returned.iter().any(|it| it.frame() == frame && it.is_refused());
+            done.extend(originals.drain(..pieces).map(|it| if is_refused { refused(it) } else { it }));
+        }
+        for mut buffer in returned.drain(..) {
+            if is_own(&&buffer) {
+                buffer.refuse(false);
+                free.push(buffer);
+            } else {
+                done.push(buffer);
+            }
         }
     }
 }
@@ -275,11 +298,11 @@ impl<L: Link> Link for Bounce<L> {
     }
 
     fn close(self: Box<Self>) -> Returned {
-        let Bounce { link, free, out, done, own, .. } = *self;
+        let Bounce { link, free, out, originals, done, own, .. } = *self;
         let mut returned = Box::new(link).close();
         returned.own.extend(free);
         let lent = std::mem::take(&mut returned.lent);
-        for buffer in lent.into_iter().chain(out).chain(done) {
+        for buffer in lent.into_iter().chain(out).chain(originals).chain(done) {
             if own[buffer.frame() as usize] { returned.own.push(buffer) } else { returned.lent.push(buffer) }
         }
         returned

@@ -1,10 +1,12 @@
 //! Packets in pieces arrive as they were, however many of these are copied first, and all buffers come back.
 
-use super::support::{End, cable, ends, frame};
+use super::support::{End, cable, datagram, ends, frame};
 use underpass_link::Link;
 use underpass_link::arena::{Arena, Geometry};
 use underpass_link::bounce::{Bounce, Copying};
+use underpass_link::ip::Header;
 use underpass_link::loopback::Loopback;
+use underpass_link::udp::{self, Udp};
 use underpass_link::xdp::{Config, Xdp};
 
 const GEOMETRY: Geometry = Geometry { frames: 256, frame_size: 4096, headroom: 64 };
@@ -100,4 +102,27 @@ fn a_packet_for_which_there_are_too_few_frames_keeps_no_other() {
     assert_eq!(to.expect(), frame(1, 1000));
     from.reclaim();
     assert_eq!((from.link.counters().refused, from.free.len()), (1, all));
+}
+
+/// What was copied of a packet comes back as the link says of the copy: refused, and not as if it had been sent.
+#[test]
+fn a_copy_that_is_refused_is_told() {
+    let (arena, mut free) = Arena::new(GEOMETRY);
+    let local = "127.0.0.1:0".parse().expect("an address");
+    let udp = Udp::open(local, &arena, &udp::Config::default()).expect("every user may open it");
+    let there = Header { source: udp.local(), destination: udp.local(), class: 0 };
+    let (own, all) = (free.split_off(free.len() - OWN), free.len());
+    let mut from = End::new(arena.clone(), free, Bounce::new(udp, &arena, own, Copying::All, &[]));
+    // Octets that are no packet, and a packet.
+    let (wrong, right) = (vec![7; 600], datagram(there, 1, 600));
+    for _ in 0..2 * OWN {
+        assert!(from.send(&wrong, 300) && from.send(&right, 400));
+        from.reclaim();
+        let refused = from.free.iter().filter(|it| it.is_refused()).map(|it| it.len()).sum::<usize>();
+        assert_eq!((refused, from.free.len()), (600, all));
+        from.free.iter_mut().for_each(|it| it.refuse(false));
+    }
+    assert_eq!(from.link.counters().refused, 2 * OWN as u64);
+    let (link, frames) = from.link.take_apart();
+    assert_eq!(frames.len() + from.free.len() + Box::new(link).close().all().len(), GEOMETRY.frames as usize);
 }
