@@ -74,6 +74,26 @@ impl Netlink {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+impl Netlink {
+    /// Has the kernel do something for which there is no type: the kind of the request, and all that follows its
+    /// header.
+    pub fn ask_for(&self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+        use netlink_packet_core::NLM_F_ACK;
+        let mut request = (16 + body.len() as u32).to_ne_bytes().to_vec();
+        request.extend([kind, NLM_F_REQUEST | NLM_F_ACK | flags].map(u16::to_ne_bytes).as_flattened());
+        request.extend([0; 8]);
+        request.extend(body);
+        self.socket.send(&request, 0)?;
+        let mut answers = Vec::with_capacity(ANSWER);
+        self.socket.recv(&mut answers, 0)?;
+        match messages(&answers).next().transpose()?.map(|it| it.payload) {
+            Some(NetlinkPayload::Error(error)) if error.code.is_some() => Err(error.to_io()),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Errors of a listener at a time. An overrun is one; with so many the socket itself fails.
 const FAILURES: u32 = 16;
 

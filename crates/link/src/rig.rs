@@ -196,6 +196,22 @@ impl Namespace {
     /// # Errors
     /// The kernel refuses.
     pub fn route(&self, network: IpAddr, bits: u8, router: IpAddr) -> Result<(), RigError> {
+        self.route_by(
+            "making a route by way of",
+            &router.to_string(),
+            (network, bits),
+            RouteAttribute::Gateway(router.into()),
+        )
+    }
+
+    /// Has packets to a network, whose addresses begin with so many bits of this one, go where an attribute says.
+    fn route_by(
+        &self,
+        doing: &'static str,
+        name: &str,
+        (network, bits): (IpAddr, u8),
+        hop: RouteAttribute,
+    ) -> Result<(), RigError> {
         let mut message = RouteMessage::default();
         message.header = RouteHeader {
             address_family: family(network),
@@ -206,9 +222,52 @@ impl Namespace {
             kind: RouteType::Unicast,
             ..RouteHeader::default()
         };
-        message.attributes = vec![RouteAttribute::Destination(network.into()), RouteAttribute::Gateway(router.into())];
-        let request = RouteNetlinkMessage::NewRoute(message);
-        self.ask("making a route by way of", &router.to_string(), NLM_F_CREATE | NLM_F_EXCL, request)
+        message.attributes = vec![RouteAttribute::Destination(network.into()), hop];
+        self.ask(doing, name, NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewRoute(message))
+    }
+
+    /// Has packets to a network go by way of several routers behind an interface, some to each.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn route_by_several(
+        &self,
+        network: (IpAddr, u8),
+        name: &str,
+        routers: &[IpAddr],
+    ) -> Result<(), RigError> {
+        use netlink_packet_route::route::RouteNextHop;
+        let doing = "making a route by several routers behind";
+        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
+        let interface_index = self.inside(index).map_err(refused(doing, name))?;
+        let hop = |router: &IpAddr| {
+            let mut hop = RouteNextHop::default();
+            hop.interface_index = interface_index;
+            hop.attributes = vec![RouteAttribute::Gateway((*router).into())];
+            hop
+        };
+        self.route_by(doing, name, network, RouteAttribute::MultiPath(routers.iter().map(hop).collect()))
+    }
+
+    /// Has packets to a network go by the next hop of this number.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn route_by_hop(&self, network: (IpAddr, u8), number: u32) -> Result<(), RigError> {
+        self.route_by("making a route by a next hop,", &number.to_string(), network, RouteAttribute::NhId(number))
+    }
+
+    /// Makes a next hop that routes name by its number, or changes it: a router behind an interface (`struct nhmsg` and
+    /// attributes of linux/nexthop.h; Linux 5.3).
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn set_hop(&self, number: u32, name: &str, router: Ipv4Addr) -> Result<(), RigError> {
+        const RTM_NEWNEXTHOP: u16 = 104;
+        let (doing, [id, out, gateway]) = ("making a next hop behind", [1u16, 5, 6]);
+        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
+        let index = self.inside(index).map_err(refused(doing, name))?;
+        let mut body = vec![libc::AF_INET as u8, 0, 0, 0, 0, 0, 0, 0];
+        for (kind, octets) in [(id, number.to_ne_bytes()), (out, index.to_ne_bytes()), (gateway, router.octets())] {
+            body.extend([8u16, kind].map(u16::to_ne_bytes).as_flattened());
+            body.extend(octets);
+        }
+        let ask = || Netlink::open()?.ask_for(RTM_NEWNEXTHOP, NLM_F_CREATE | NLM_F_REPLACE, &body);
+        self.inside(ask).map_err(refused(doing, name))
     }
 
     /// Gives an interface a queueing discipline, by its name, e.g. `fq`.

@@ -135,6 +135,114 @@ mod tests {
     use super::*;
     use crate::interface::Interface;
     use crate::rig::{Cable, INTERFACE};
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    /// Two routers, and their addresses on the cable.
+    const ROUTERS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 0, 2), Ipv4Addr::new(10, 9, 0, 3)];
+    const ADDRESSES: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 3]];
+
+    /// A cable with both routers behind it, and the ways over it.
+    fn cable() -> Option<(Cable, Ways)> {
+        let cable = Cable::new(1500).inspect_err(|error| println!("SKIPPED: {error}")).ok()?;
+        let here = &cable.ends[0];
+        for (router, address) in ROUTERS.into_iter().zip(ADDRESSES) {
+            here.set_neighbour(INTERFACE, router.into(), address, false).expect("root may");
+        }
+        let open = || {
+            here.enter().expect("it can be entered");
+            let interface = Interface::named(INTERFACE).expect("it is there").index();
+            Ways::new(interface, OWN, "10.9.0.1:700".parse().expect("an address")).expect("a descriptor is left")
+        };
+        let mut ways = std::thread::scope(|scope| scope.spawn(open).join()).expect("it does not panic");
+        // Until the kernel has noticed that the other end is up, and has said all that it has to say of that.
+        let mut quiet = 0;
+        while quiet < 20 {
+            std::thread::sleep(Duration::from_millis(10));
+            quiet = if ways.hear() { 0 } else { quiet + 1 };
+        }
+        Some((cable, ways))
+    }
+
+    /// To which Ethernet address packets to this host go.
+    fn first(ways: &mut Ways, host: [u8; 4]) -> Option<[u8; 6]> {
+        ways.hear();
+        ways.header(SocketAddr::new(host.into(), 700)).and_then(|it| it[..6].try_into().ok())
+    }
+
+    #[test]
+    fn a_route_by_several_routers_has_each_host_behind_one() {
+        let Some((cable, mut ways)) = cable() else { return };
+        let network = ([10, 6, 0, 0].into(), 24);
+        let routers = ROUTERS.map(IpAddr::from);
+        if let Err(error) = cable.ends[0].route_by_several(network, INTERFACE, &routers) {
+            return println!("SKIPPED: {error}");
+        }
+        let mut count = [0; 2];
+        for host in 1..=100 {
+            let to = first(&mut ways, [10, 6, 0, host]).expect("a router");
+            count[ADDRESSES.iter().position(|it| *it == to).expect("one of them")] += 1;
+            assert_eq!(first(&mut ways, [10, 6, 0, host]), Some(to));
+        }
+        assert!(count.iter().all(|it| *it > 10), "{count:?}");
+    }
+
+    /// The route stays as it is, and its next hop, which it names by a number, is another router from now on. The
+    /// kernel is told not to report the route then, as it does for programs that know no next hops.
+    #[test]
+    fn a_next_hop_that_changes_is_heard_of() {
+        let Some((cable, mut ways)) = cable() else { return };
+        let here = &cable.ends[0];
+        if let Err(error) = here.set_hop(7, INTERFACE, ROUTERS[0]) {
+            return println!("SKIPPED: {error}");
+        }
+        here.set_parameter("ipv4/nexthop_compat_mode", "0").expect("root may");
+        here.route_by_hop(([10, 7, 0, 0].into(), 24), 7).expect("root may");
+        for at in [0, 1, 0] {
+            here.set_hop(7, INTERFACE, ROUTERS[at]).expect("root may");
+            assert_eq!(first(&mut ways, [10, 7, 0, 1]), Some(ADDRESSES[at]));
+        }
+    }
+
+    /// What the kernel has said is incomplete, and what it says of this neighbour is not in it.
+    #[test]
+    fn everything_is_asked_for_again_behind_an_overrun() {
+        let Some((cable, mut ways)) = cable() else { return };
+        let here = &cable.ends[0];
+        let peer = ROUTERS[0].octets();
+        assert_eq!(first(&mut ways, peer), Some(ADDRESSES[0]));
+        for round in 0..1000u32 {
+            let address = [2, 0, 0, 0, 1, round as u8];
+            here.set_neighbour(INTERFACE, [10, 9, 0, 9].into(), address, false).expect("root may");
+        }
+        let moved = [2, 0, 0, 0, 7, 7];
+        here.set_neighbour(INTERFACE, peer.into(), moved, false).expect("root may");
+        assert!(ways.hear(), "an overrun may hide any change");
+        assert_eq!(first(&mut ways, peer), Some(moved));
+    }
+
+    /// The kernel has more to say than there is room for, and says so before what there was room for.
+    #[test]
+    fn an_overrun_is_told_once_and_hides_nothing_that_follows() {
+        let cable = match Cable::new(1500) {
+            Ok(cable) => cable,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        let here = &cable.ends[0];
+        let open = || here.enter().and_then(|()| Listener::open(&CHANGES));
+        let mut listener = std::thread::scope(|scope| scope.spawn(open).join()).unwrap().unwrap();
+        let change =
+            |last: u8| here.set_neighbour(INTERFACE, [10, 9, 0, 9].into(), [2, 0, 0, 0, 1, last], false).unwrap();
+        (0..1000u32).for_each(|it| change(it as u8));
+        let mut heard = 0;
+        assert!(!listener.hear(|_| heard += 1), "{heard} changes");
+        assert!((1..1000).contains(&heard), "{heard}");
+        assert!(listener.hear(|message| panic!("{message:?}")));
+        change(77);
+        heard = 0;
+        assert!(listener.hear(|_| heard += 1) && heard > 0);
+    }
 
     #[test]
     fn a_link_local_address_is_reached_by_its_interface() {
