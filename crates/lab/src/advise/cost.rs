@@ -14,6 +14,8 @@ use crate::statistic::median;
 pub struct Curve {
     /// By size, the smallest first.
     points: Vec<Measured>,
+    /// Sizes that were measured with a sample that is no cost, in order.
+    refused: Vec<u64>,
 }
 
 /// What was measured at one size.
@@ -26,13 +28,25 @@ pub struct Measured {
 }
 
 impl Curve {
-    /// Adds a size, unless it is there already or has a sample that is no cost.
+    /// Adds a size, unless it is there already. A size with a sample that is no cost is only remembered as
+    /// [refused](Curve::refused).
     pub fn add(&mut self, size: u64, costs: Vec<f64>) {
         let is_cost = |cost: &f64| cost.is_finite() && *cost > 0.0;
-        if !costs.is_empty() && costs.iter().all(is_cost) && self.at(size).is_none() {
+        if costs.is_empty() || self.at(size).is_some() {
+            return;
+        }
+        if costs.iter().all(is_cost) {
             self.points.push(Measured { size, costs });
             self.points.sort_by_key(|point| point.size);
+        } else {
+            self.refused.push(size);
+            self.refused.sort_unstable();
         }
+    }
+
+    /// Sizes that cannot be used, because a sample of them is no cost, in order.
+    pub fn refused(&self) -> &[u64] {
+        &self.refused
     }
 
     /// What was measured at this size.
@@ -47,7 +61,8 @@ impl Curve {
 
     /// The curve without this size.
     pub fn without(&self, size: u64) -> Curve {
-        Curve { points: self.points.iter().filter(|point| point.size != size).cloned().collect() }
+        let points = self.points.iter().filter(|point| point.size != size).cloned().collect();
+        Curve { points, refused: self.refused.clone() }
     }
 
     /// The cost at this size; `None` outside of the measured sizes, of which nothing is known.

@@ -20,6 +20,7 @@ use crate::evidence::{Evidence, Run, Survey};
 use crate::record::Measurement;
 use crate::suite::checksum::table::Way;
 use crate::survey::record::Endpoint;
+use crate::unit::size;
 use answer::Answer;
 use question::{Objective, Question, Stage};
 
@@ -187,6 +188,17 @@ fn missing(asked: &BTreeMap<Key, Asked>) -> Vec<Missing> {
             missing.push(Missing {
                 stage: question.stage,
                 what: format!("a size of {} at which {record} has all of {}", question.route, ways.join(", ")),
+                remedy: question.stage.remedy().to_string(),
+            });
+        }
+        for way in question.ways.iter().filter(|way| !way.curve.refused().is_empty()) {
+            let all = way.curve.refused().iter().map(|bytes| size(*bytes)).collect::<Vec<_>>().join(", ");
+            missing.push(Missing {
+                stage: question.stage,
+                what: format!(
+                    "costs above 0 of {}, {}, at {all}: {record} has a sample that is none",
+                    question.route, way.name
+                ),
                 remedy: question.stage.remedy().to_string(),
             });
         }

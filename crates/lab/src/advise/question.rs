@@ -1,5 +1,7 @@
 //! What can be decided, from what was measured: the ways to do one piece of protocol work that stand to choose.
 
+use std::collections::BTreeMap;
+
 use super::cost::Curve;
 use crate::record::{Figure, Measurement};
 use crate::suite::apps::load;
@@ -193,12 +195,14 @@ impl Source<'_> {
     /// The curve of a suite's group.
     pub(super) fn choice(&self, suite: &str, name: &str, group: &str, side: OneSide) -> Choice {
         let mut curve = Curve::default();
-        for it in self.0.iter().filter(|it| it.suite == suite && it.group == group) {
-            if let Some(size) = it.size {
-                curve.add(size, costs(it, side(it)));
-            }
-        }
+        self.samples(suite, group, side).for_each(|(size, costs)| curve.add(size, costs));
         Choice::new(name, group.to_string(), curve)
+    }
+
+    /// The samples of a suite's group by size, in nanoseconds for each message.
+    fn samples(&self, suite: &str, group: &str, side: OneSide) -> impl Iterator<Item = (u64, Vec<f64>)> {
+        let those = self.0.iter().filter(move |it| it.suite == suite && it.group == group);
+        those.filter_map(move |it| Some((it.size?, costs(it, side(it)))))
     }
 }
 
@@ -350,24 +354,22 @@ fn place(way: Way) -> &'static str {
     }
 }
 
-/// All parts of a packet's processor time together, sample by sample, as each sample of them is of one run.
+/// All parts of a packet's processor time together, sample by sample, as each sample of them is of one run. A part is
+/// the difference of two readings, so a small one may be below 0 in a sample; only the sum has to be a cost.
 fn processor_time(source: &Source, socket: Socket, way: Way, beside: bool) -> Choice {
-    let part = |part: &Part| {
-        let group = table::stage(socket, way, *part, beside);
-        source.choice("checksum", place(way), &group, UNDERPASS)
-    };
-    let parts: Vec<Choice> = Part::of(way).iter().map(part).collect();
+    let parts: Vec<String> = Part::of(way).iter().map(|part| table::stage(socket, way, *part, beside)).collect();
+    let samples = |group: &String| source.samples("checksum", group, UNDERPASS).collect::<BTreeMap<_, _>>();
+    let measured: Vec<BTreeMap<u64, Vec<f64>>> = parts.iter().map(samples).collect();
     let mut curve = Curve::default();
-    for size in parts[0].curve.sizes() {
-        let all: Option<Vec<&Vec<f64>>> = parts.iter().map(|it| it.curve.at(size).map(|it| &it.costs)).collect();
+    for size in measured[0].keys() {
+        let all: Option<Vec<&Vec<f64>>> = measured.iter().map(|it| it.get(size)).collect();
         if let Some(all) = all
             && all.iter().all(|costs| costs.len() == all[0].len())
         {
-            curve.add(size, (0..all[0].len()).map(|sample| all.iter().map(|costs| costs[sample]).sum()).collect());
+            curve.add(*size, (0..all[0].len()).map(|sample| all.iter().map(|costs| costs[sample]).sum()).collect());
         }
     }
     let group = format!("{}{}: all parts", table::throughput(socket, way), if beside { ", beside" } else { "" });
-    let parts = parts.into_iter().map(|it| it.group).collect();
     Choice { parts, ..Choice::new(place(way), group, curve) }
 }
 

@@ -202,6 +202,43 @@ fn ways_without_a_common_size_are_named() {
     assert_eq!(missing, ["a size of 1 layer over memory, memcpy in each at which one has all of in line, thread"]);
 }
 
+/// A part is the difference of two readings, so that a small one is below 0 now and then. Only all parts together are
+/// what a packet costs.
+#[test]
+fn a_part_below_zero_leaves_the_size_in_the_advice() {
+    use crate::suite::checksum::table::{self, Socket, Stage as Part, Way};
+    let advice = |rest: [f64; 2]| {
+        let mut record = Record { complete: true, ..Record::begin(2, false) };
+        for way in [Way::Simd, Way::Scalar] {
+            for part in Part::of(way) {
+                let group = table::stage(Socket::Xdp, way, *part, false);
+                let samples = if *part == Part::Rest { rest.to_vec() } else { vec![100.0, 101.0] };
+                let plan = Plan::duration(&group, format!("{group} of 64")).of_size(64);
+                record.measurements.push(Measurement::conclude("checksum", &plan, vec![], samples, None, None));
+            }
+        }
+        advice([Run::new("parts".to_string(), record).unwrap()])
+    };
+    let told = advice([-3.0, 2.0]);
+    let processor = told.answers.iter().find(|it| it.answer.objective == Objective::Processor).expect("an answer");
+    assert_eq!(processor.answer.ranges[0].from, Some(64), "{told}");
+    // What is no cost even together is not used, and that is said.
+    let nothing = advice([-300.0, 2.0]);
+    assert!(nothing.answers.iter().all(|it| it.answer.objective != Objective::Processor), "{nothing}");
+}
+
+/// A size that cannot be used is named with its way and its record.
+#[test]
+fn a_size_without_a_cost_is_named() {
+    let mut one = run("one", LEVEL, LEVEL);
+    let of_threads = curve(1, Work::Memcpy, Scheduler::Threads);
+    let is_it = |it: &&mut Measurement| it.group == of_threads && it.size == Some(SIZES[1]);
+    one.record.measurements.iter_mut().find(is_it).unwrap().underpass = vec![0.0, 1e9].into();
+    let told = advice([one]);
+    let what = "costs above 0 of 1 layer over memory, memcpy in each, thread, at 4 KiB: one has a sample that is none";
+    assert!(told.missing.iter().any(|it| it.what == what), "{:?}", told.missing);
+}
+
 /// A fixed part and a part for each byte, which changes once, as at the end of a cache.
 #[test]
 fn a_size_between_others_is_predicted_by_their_line() {
