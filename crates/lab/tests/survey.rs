@@ -612,6 +612,34 @@ fn endpoints_are_measured_between_again_at_sizes_that_the_survey_does_not_have()
     );
 }
 
+/// The first reason says why; afterwards the agent is merely gone.
+#[test]
+fn an_agent_that_is_lost_while_it_is_measured_again_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (token, ended, dies) = (token(), AtomicBool::new(false), AtomicBool::new(false));
+    let ((a, at_a), (b, at_b)) = (listener(), listener());
+    thread::scope(|scope| {
+        scope.spawn(|| answer(&a, &token, &ended, &|request| Some(honest(request))));
+        scope.spawn(|| answer(&b, &token, &ended, &|request| (!dies.load(Ordering::Relaxed)).then(|| honest(request))));
+        let _end = End(&ended);
+        let places = [place("a", at_a), place("b", at_b)];
+        let record = survey(&places, &plan(), &token, &folder.path().join("survey.json")).unwrap().record;
+        let again = Again::meet(&record.head, &places, &|index| Remote::connect([at_a, at_b][index], &token)).unwrap();
+        let again = Rc::new(RefCell::new(again));
+        assert_eq!(again.borrow().lost(), []);
+        dies.store(true, Ordering::Relaxed);
+        let lab = Lab::new(&Options::new("/proc/self/exe")).unwrap();
+        let session = lab.launcher.session(Side::Kernel).unwrap();
+        let mut samples = Samples::new(&again, vec![record.series[0].key.clone()]);
+        for _ in 0..2 {
+            let error = samples.sample(&lab, &session).unwrap_err().to_string();
+            assert!(error.starts_with("b was lost: "), "{error}");
+        }
+        let lost = again.borrow().lost();
+        assert_eq!(lost.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["b"], "{lost:?}");
+    });
+}
+
 #[test]
 fn endpoints_that_have_changed_since_the_survey_are_not_measured_again() {
     let refused = |change: fn(&mut Head), what: &str| {

@@ -18,6 +18,7 @@ use crate::bench::{Chosen, Experiment, Lab, Options, skipped};
 use crate::evidence::Evidence;
 use crate::host::Host;
 use crate::interrupt;
+use crate::plan::Plan;
 use crate::record::{Measurement, Record, Skipped};
 use crate::run::measure;
 use crate::suite::{broker, checksum, driver, layers, pingpong, stream};
@@ -85,7 +86,8 @@ pub fn run(evidence: &Evidence, options: &Options, request: Request) -> Result<C
     let mut missing = skipped;
     missing.extend(unasked(&questions));
     add(&questions, &lab, &mut chosen, &mut missing);
-    if let Some((_, again)) = again {
+    let again = again.map(|(_, again)| Rc::new(RefCell::new(again)));
+    if let Some(again) = &again {
         add_endpoints(&questions, again, &mut chosen);
     }
     Rng::with_seed(seed).shuffle(&mut chosen.experiments);
@@ -93,7 +95,15 @@ pub fn run(evidence: &Evidence, options: &Options, request: Request) -> Result<C
     let mut record = before.unwrap_or_else(|| Record::begin(options.samples, options.quick));
     (record.programs, record.skipped) = (chosen.versions, missing);
     chosen.experiments.retain(|(suite, it)| !has(&record, suite, it.as_ref()));
+    for (suite, it) in &chosen.experiments {
+        forget(&mut record, suite, it.as_ref());
+    }
     measure(&lab, chosen.experiments, &|_| true, until, options, &mut record)?;
+    let lost = again.map(|again| again.borrow().lost()).unwrap_or_default();
+    if !lost.is_empty() {
+        note_lost(&mut record, lost);
+        options.keep.as_deref().map_or(Ok(()), |path| record.write_json(path))?;
+    }
     let check = check(&asked, &record, seed);
     Ok(Checked { check, record })
 }
@@ -154,12 +164,30 @@ fn kept(path: &Path, options: &Options) -> Result<Option<Record>, CheckError> {
     })
 }
 
-/// Whether a record has all figures of an experiment.
+/// Whether a record has all figures of an experiment. One that is invalid says only why there is none, as when an
+/// agent was lost.
 fn has(record: &Record, suite: &str, experiment: &dyn Experiment) -> bool {
-    experiment.plans().iter().all(|plan| {
-        let is_it = |it: &Measurement| (&*it.suite, &it.name, it.size) == (suite, &plan.name, plan.size);
-        record.measurements.iter().any(is_it)
-    })
+    let is_there = |plan: &Plan| record.measurements.iter().any(|it| it.invalid.is_none() && is_of(it, suite, plan));
+    experiment.plans().iter().all(is_there)
+}
+
+/// Takes from a record what it has of an experiment that is measured again.
+fn forget(record: &mut Record, suite: &str, experiment: &dyn Experiment) {
+    let plans = experiment.plans();
+    record.measurements.retain(|it| !plans.iter().any(|plan| is_of(it, suite, plan)));
+}
+
+fn is_of(it: &Measurement, suite: &str, plan: &Plan) -> bool {
+    (&*it.suite, &it.name, it.size) == (suite, &plan.name, plan.size)
+}
+
+/// Says that agents were lost: their figures are invalid, and the same command measures them again.
+fn note_lost(record: &mut Record, lost: Vec<(String, String)>) {
+    record.complete = false;
+    record.skipped.extend(lost.into_iter().map(|(name, error)| {
+        let reason = format!("its agent was lost ({error}); the same command with the same --record measures the rest");
+        skipped(&format!("endpoint {name}"), reason)
+    }));
 }
 
 /// Stages of which no size can be held out, with the number of their routes.
@@ -211,8 +239,7 @@ fn add(questions: &[&Question], lab: &Lab, chosen: &mut Chosen, missing: &mut Ve
 }
 
 /// Adds experiments between the endpoints of a survey: all pairs of a metric at a size take their samples in turn.
-fn add_endpoints(questions: &[&Question], again: Again, chosen: &mut Chosen) {
-    let again = Rc::new(RefCell::new(again));
+fn add_endpoints(questions: &[&Question], again: &Rc<RefCell<Again>>, chosen: &mut Chosen) {
     let mut keys = BTreeMap::new();
     for question in questions.iter().filter(|it| it.is_surveyed()) {
         for (size, way) in
@@ -225,7 +252,7 @@ fn add_endpoints(questions: &[&Question], again: Again, chosen: &mut Chosen) {
         }
     }
     for keys in keys.into_values() {
-        chosen.add(surveyed::SURVEY, Samples::new(&again, keys.into_iter().collect()));
+        chosen.add(surveyed::SURVEY, Samples::new(again, keys.into_iter().collect()));
     }
 }
 
@@ -275,4 +302,55 @@ fn case(record: &str, question: &Question, found: &Question, decided: &Decided) 
         verdict: decided.verdict.name().to_string(),
         ways,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launcher::{Reading, Session, Side};
+
+    /// Two figures, of which nothing is measured here.
+    struct Two;
+
+    impl Experiment for Two {
+        fn sides(&self) -> &'static [Side] {
+            &[Side::Underpass]
+        }
+
+        fn plans(&self) -> Vec<Plan> {
+            ["a", "b"].map(|name| Plan::duration("group", name).of_size(64)).into()
+        }
+
+        fn sample(&mut self, _: &Lab, _: &Session) -> anyhow::Result<Vec<Reading>> {
+            Ok(vec![Ok(1.0), Ok(1.0)])
+        }
+    }
+
+    fn record(of_b: Option<&str>) -> Record {
+        let mut record = Record { complete: true, ..Record::begin(1, false) };
+        for (plan, invalid) in Two.plans().iter().zip([None, of_b]) {
+            let invalid = invalid.map(str::to_string);
+            record.measurements.push(Measurement::conclude("survey", plan, vec![], vec![1.0], None, invalid));
+        }
+        record
+    }
+
+    #[test]
+    fn what_is_invalid_is_measured_again_and_is_not_there_twice() {
+        assert!(has(&record(None), "survey", &Two) && !has(&record(None), "layers", &Two));
+        let mut lost = record(Some("under Underpass: b was lost"));
+        assert!(!has(&lost, "survey", &Two), "an invalid figure is none");
+        forget(&mut lost, "layers", &Two);
+        assert_eq!(lost.measurements.len(), 2, "what another experiment has stays");
+        forget(&mut lost, "survey", &Two);
+        assert!(lost.measurements.is_empty(), "{:?}", lost.measurements);
+    }
+
+    #[test]
+    fn a_check_that_lost_an_agent_is_not_complete() {
+        let mut record = record(None);
+        note_lost(&mut record, vec![("b".to_string(), "the other end closed the connection".to_string())]);
+        assert!(!record.complete && record.skipped[0].name == "endpoint b", "{:?}", record.skipped);
+        assert!(record.skipped[0].reason.contains("the same --record measures the rest"), "{:?}", record.skipped);
+    }
 }

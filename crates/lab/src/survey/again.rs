@@ -2,6 +2,7 @@
 //! so.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use anyhow::{Result, bail};
@@ -25,6 +26,8 @@ const TRIES: u32 = 3;
 pub struct Again {
     places: Vec<Place>,
     agents: Agents,
+    /// Endpoints whose agent is gone, by their number, with the reason.
+    lost: BTreeMap<usize, String>,
 }
 
 /// The endpoints are not those of the survey.
@@ -49,7 +52,13 @@ impl Again {
         Ok(Again {
             places: places.to_vec(),
             agents: Agents { remotes, seconds: head.plan.seconds, brief: head.plan.brief },
+            lost: BTreeMap::new(),
         })
+    }
+
+    /// Endpoints whose agent was lost, with the reason. Nothing more can be measured between these.
+    pub fn lost(&self) -> Vec<(String, String)> {
+        self.lost.iter().map(|(index, reason)| (self.places[*index].name.clone(), reason.clone())).collect()
     }
 }
 
@@ -102,7 +111,11 @@ impl Again {
             match self.agents.sample(key, &self.places) {
                 Ok(sample) => return Ok(Ok(sample.value)),
                 Err(Trouble::Failed(reason)) => failed = reason,
-                Err(Trouble::Lost(index, error)) => bail!("{} was lost: {error}", self.places[index].name),
+                Err(Trouble::Lost(index, error)) => {
+                    // Later errors say only that it is gone.
+                    let reason = self.lost.entry(index).or_insert_with(|| error.to_string());
+                    bail!("{} was lost: {reason}", self.places[index].name);
+                }
                 Err(Trouble::Interrupted) => return Err(Interrupted.into()),
             }
         }
