@@ -48,7 +48,7 @@ pub enum JournalError {
     },
     /// What it began with is not what is to be measured.
     #[error("the journal {} is of another survey: {what}; samples of both must not be mixed: finish that one as it was \
-             begun, or name another file with --json", path.display())]
+             begun, with the same endpoints, users and networks, or name another file with --json", path.display())]
     Other {
         /// The file.
         path: PathBuf,
@@ -217,13 +217,45 @@ fn difference(before: &Head, now: &Head) -> Option<String> {
     if names(before) != names(now) {
         return Some(format!("it is between {}, not {}", names(before).join(", "), names(now).join(", ")));
     }
-    before.endpoints.iter().zip(&now.endpoints).find_map(|(before, now)| {
+    differing(&before.endpoints, &now.endpoints)
+}
+
+/// What about endpoints, which have the same names in the same order, has changed since the survey was begun.
+pub(super) fn differing(before: &[Endpoint], now: &[Endpoint]) -> Option<String> {
+    let own = before.iter().zip(now).find_map(|(before, now)| {
+        let user = |endpoint: &Endpoint| endpoint.user.map_or("not known".to_string(), |user| user.to_string());
         let aspects = [
             ("version", format!("{:?}", before.revision), format!("{:?}", now.revision)),
             ("library", before.library.to_string(), now.library.to_string()),
+            ("user number", user(before), user(now)),
         ];
         differs(&now.name, aspects).or_else(|| changed(before, now))
+    });
+    own.or_else(|| {
+        now.iter().zip(before).find_map(|(endpoint, earlier)| {
+            let aspects = [
+                ("set of endpoints on the host", beside(before, earlier, host), beside(now, endpoint, host)),
+                (
+                    "set of endpoints in the network namespace",
+                    beside(before, earlier, |it| &it.network),
+                    beside(now, endpoint, |it| &it.network),
+                ),
+            ];
+            differs(&endpoint.name, aspects)
+        })
     })
+}
+
+/// The identity of the running kernel. It is another one after each start of the host, and so is that of a namespace
+/// that was made anew: what is compared is who shares them.
+fn host(endpoint: &Endpoint) -> &str {
+    endpoint.network.split(' ').next().unwrap_or_default()
+}
+
+/// The endpoints with the same identity as this one.
+fn beside(all: &[Endpoint], one: &Endpoint, identity: fn(&Endpoint) -> &str) -> String {
+    let those = all.iter().filter(|it| identity(it) == identity(one)).map(|it| it.name.as_str());
+    those.collect::<Vec<_>>().join(", ")
 }
 
 /// What about an endpoint has changed that bears on figures of kernel TCP.
@@ -353,6 +385,27 @@ mod tests {
         let tools = refused(|it| it.endpoints[0].tools[0].version = "3.16".to_string());
         assert!(tools.contains("the tools of host-a was iperf3 3.12 and is iperf3 3.16"), "{tools}");
         assert!(refused(|it| it.endpoints[1].host.kernel = "Linux 7".to_string()).contains("kernel of nic-a"));
+        // Between programs of one user in one network namespace there is a fast path, and between others there is none.
+        let user = refused(|it| it.endpoints[1].user = Some(1000));
+        assert!(user.contains("the user number of nic-a was 0 and is 1000"), "{user}");
+        assert!(user.contains("with the same endpoints, users and networks, or name another file"), "{user}");
+        let apart = refused(|it| it.endpoints[1].network = "n net:[2]".to_string());
+        let expected = "the set of endpoints in the network namespace of host-a was host-a, nic-a and is host-a;";
+        assert!(apart.contains(expected), "{apart}");
+        let hosts = refused(|it| it.endpoints[1].network = "other net:[1]".to_string());
+        assert!(
+            hosts.contains("the set of endpoints on the host of host-a was host-a, nic-a and is host-a;"),
+            "{hosts}"
+        );
+    }
+
+    /// A host that was started anew has another identity, and so have the namespaces that a survey makes for itself.
+    #[test]
+    fn networks_that_are_shared_as_before_are_the_same() {
+        let (_folder, path) = three();
+        let mut head = head();
+        head.endpoints.iter_mut().for_each(|it| it.network = "started-anew net:[9]".to_string());
+        Journal::open(&path).unwrap().begin(head).unwrap();
     }
 
     #[test]
