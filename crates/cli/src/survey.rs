@@ -195,6 +195,7 @@ impl From<SurveyError> for Failure {
             }
             SurveyError::Unreachable(_)
             | SurveyError::Version { .. }
+            | SurveyError::Changed(_)
             | SurveyError::Journal(JournalError::File { .. } | JournalError::Taken(_))
             | SurveyError::Nothing(_)
             | SurveyError::Write { .. } => Failure::Failed(error.into()),

@@ -361,6 +361,48 @@ fn another_version_is_refused() {
     assert!(error.contains("b runs Underpass 0.0.1") && error.contains("must not be mixed"), "{error}");
 }
 
+/// Changes what an agent says of itself.
+type Change = fn(&mut Facts);
+
+/// Somebody installs another iperf3 while an agent is gone: its figures are of another tool, of the same version of
+/// Underpass.
+#[test]
+fn an_agent_that_comes_back_as_another_ends_the_survey() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("survey.json");
+    let changes: [(Change, &str); 3] = [
+        (
+            |it| it.tools[0].version = "9.10".to_string(),
+            "the tools of b was iperf3 9.9, sockperf 9.9 and is iperf3 9.10",
+        ),
+        (|it| it.user = 1000, "the user number of b was 0 and is 1000"),
+        (|it| it.network = "other".to_string(), "the set of endpoints on the host of a was a, b and is a"),
+    ];
+    for (change, named) in changes {
+        let was_lost = AtomicBool::new(false);
+        let other = |request: &Request| {
+            if matches!(request, Request::Measure { .. }) && !was_lost.swap(true, Ordering::Relaxed) {
+                return None;
+            }
+            match honest(request) {
+                Reply::Facts(mut facts) if was_lost.load(Ordering::Relaxed) => {
+                    change(&mut facts);
+                    Some(Reply::Facts(facts))
+                }
+                reply => Some(reply),
+            }
+        };
+        let error = scripted(&json, &other).unwrap_err();
+        assert!(matches!(&error, SurveyError::Changed(_)), "{error}");
+        let error = error.to_string();
+        assert!(error.contains(named) && error.contains("the same command goes on"), "{error}");
+        assert!(journal_of(&json).exists(), "what was measured before is kept");
+        // As it was, it goes on.
+        assert!(scripted(&json, &|request| Some(honest(request))).unwrap().record.complete);
+        std::fs::remove_file(&json).unwrap();
+    }
+}
+
 /// Days of measurements, of which no report could read the record.
 #[test]
 fn more_samples_than_a_record_can_have_are_refused_before_the_first() {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 
 use super::endpoints::Place;
-use super::journal::{Entry, Journal, JournalError};
+use super::journal::{Entry, Journal, JournalError, differing};
 use super::message::Facts;
 use super::observation::observe;
 use super::order::{Figures, figures, round};
@@ -100,6 +100,12 @@ pub enum SurveyError {
         /// This one's.
         ours: String,
     },
+    /// An agent that was lost is there again, and is not what it was.
+    #[error(
+        "an agent that was lost is there again, but {0}; figures of both must not be mixed: restore it as it was, \
+             and the same command goes on with the samples in the journal, or name another file with --json"
+    )]
+    Changed(String),
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -194,11 +200,12 @@ pub fn run(survey: &Survey) -> Result<Outcome, SurveyError> {
         revision: revision(),
         seed,
         plan: survey.plan.clone(),
-        endpoints,
+        endpoints: endpoints.clone(),
     };
     let head = journal.begin(head)?;
     let agents = Agents { remotes, seconds: survey.plan.seconds, brief: survey.plan.brief };
-    let mut run = Run { survey, journal, head, figures, agents, lost: BTreeMap::new(), given_up: BTreeMap::new() };
+    let (lost, given_up) = (BTreeMap::new(), BTreeMap::new());
+    let mut run = Run { survey, journal, head, met: endpoints, figures, agents, lost, given_up };
     let interrupted = run.take_samples()?;
     run.conclude(interrupted)
 }
@@ -278,6 +285,8 @@ struct Run<'a> {
     survey: &'a Survey<'a>,
     journal: Journal,
     head: Head,
+    /// The endpoints as they described themselves last. Of a survey that goes on, `head` has them as it was begun.
+    met: Vec<Endpoint>,
     figures: Figures,
     agents: Agents,
     /// Endpoints that are no longer there, with the reason.
@@ -370,8 +379,12 @@ impl Run<'_> {
                 return Ok(false);
             }
             match described(&self.survey.places[index], || (self.survey.connect)(index)) {
-                Ok((remote, _, facts)) => {
+                Ok((remote, endpoint, facts)) => {
                     check_version(&self.survey.places[index], &facts)?;
+                    self.met[index] = endpoint;
+                    if let Some(what) = differing(&self.head.endpoints, &self.met) {
+                        return Err(SurveyError::Changed(what));
+                    }
                     self.agents.remotes[index] = Some(remote);
                     return Ok(true);
                 }
