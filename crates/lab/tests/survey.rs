@@ -81,7 +81,9 @@ fn honest(request: &Request) -> Reply {
         Request::Time => Reply::Time(0),
         Request::Serve { .. } => Reply::Started { job: 1, port: 4711 },
         Request::Stream { .. } => Reply::Started { job: 2, port: 0 },
-        Request::Stop { .. } => Reply::Stopped(Stopped { processor_time: 1000, complaint: None }),
+        Request::Stop { .. } => {
+            Reply::Stopped(Stopped { processor_time: 1000, complaint: None, bytes: Some(1_000_000) })
+        }
         Request::Measure { client, .. } => {
             // As long as the coordinator's own clock can have seen.
             thread::sleep(Duration::from_millis(5));
@@ -181,6 +183,7 @@ fn every_pair_has_every_sample_once() {
     assert_eq!(outcome.record.series.len(), 2 * 2);
     for series in &outcome.record.series {
         assert_eq!(series.samples.len(), SAMPLES);
+        assert!(series.samples.iter().all(|sample| sample.stream_bytes.is_none()), "there is no stream beside it");
         let times: BTreeSet<&str> = series.samples.iter().map(|sample| sample.at.as_str()).collect();
         assert_eq!(times.len(), SAMPLES, "each was taken at another time");
         assert!(series.samples.iter().all(|sample| (sample.sender_time, sample.receiver_time) == (500, 1000)));
@@ -246,6 +249,31 @@ fn what_an_agent_lies_about_is_left_out_and_named() {
         let reasons: Vec<&str> = record.skipped.iter().map(|it| it.reason.as_str()).collect();
         assert!(reasons.iter().any(|reason| reason.contains(named)), "{reasons:?}");
         assert!(record.skipped.iter().any(|it| it.name.starts_with("b → a: throughput")), "{:?}", record.skipped);
+    }
+}
+
+/// Latency beside a stream that stands still is that of an idle network.
+#[test]
+fn a_stream_that_carried_nothing_makes_its_latency_no_figure() {
+    let beside = Plan { latency: vec![Latency { size: 64, load: Load::Stream }], ..plan() };
+    for (bytes, named) in [
+        (Some(0), Some("the stream beside it carried nothing (3 times)")),
+        (None, Some("the stream beside it did not say what it carried (3 times)")),
+        (Some(u64::MAX), Some("the agent gave a number of bytes of a stream of 18446744073709551615")),
+        (Some(5000), None),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let receiving = |request: &Request| match honest(request) {
+            Reply::Stopped(stopped) => Some(Reply::Stopped(Stopped { bytes, ..stopped })),
+            reply => Some(reply),
+        };
+        let record = scripted_with(&folder.path().join("survey.json"), &beside, &receiving).unwrap().record;
+        let to_b = record.series.iter().find(|it| it.key.receiver == "b" && it.key.metric == Metric::Latency);
+        let carried = to_b.map(|series| series.samples.iter().map(|it| it.stream_bytes).collect::<Vec<_>>());
+        assert_eq!(carried, named.is_none().then(|| vec![bytes; SAMPLES]));
+        let skipped: Vec<_> = record.skipped.iter().filter(|it| it.name.starts_with("a → b: latency")).collect();
+        assert_eq!(skipped.len(), usize::from(named.is_some()), "{skipped:?}");
+        assert!(named.is_none_or(|named| skipped[0].reason.contains(named)), "{skipped:?}");
     }
 }
 
@@ -603,6 +631,8 @@ fn the_real_tools_measure_throughput_latency_beside_a_stream_and_tls() {
         let sample = &series.samples[0];
         assert!(sample.sender_time > 0 && sample.receiver_time > 0, "{}: {sample:?}", series.key);
         assert_eq!(sample.percentiles.is_some(), series.key.metric == Metric::Latency);
+        let is_beside = series.key.load == Load::Stream;
+        assert_eq!(sample.stream_bytes.is_some_and(|bytes| bytes > 1 << 20), is_beside, "{}: {sample:?}", series.key);
         assert_eq!(sample.via_time.is_some_and(|time| time > 0), series.key.via.is_some(), "{}", series.key);
     }
 }

@@ -162,6 +162,19 @@ impl Child {
         self.wait(Duration::ZERO)
     }
 
+    /// Waits so long at most for its end; how it ended, if it has.
+    ///
+    /// # Errors
+    /// [`ChildError::Wait`].
+    pub fn ended_within(&mut self, limit: Duration) -> Result<Option<Ended>, ChildError> {
+        self.wait(limit)
+    }
+
+    /// What it has printed until now.
+    pub fn printed(&mut self) -> String {
+        text_of(&mut self.said[0])
+    }
+
     /// Waits for its success.
     ///
     /// # Errors

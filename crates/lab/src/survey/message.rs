@@ -57,6 +57,8 @@ pub enum Request {
 pub enum Server {
     /// iperf3.
     Iperf3,
+    /// iperf3, for the stream beside a measurement: how much it got is told when it is stopped.
+    Sink,
     /// sockperf, for messages of so many bytes.
     Sockperf {
         /// Bytes of a message.
@@ -185,6 +187,8 @@ pub struct Stopped {
     pub processor_time: u64,
     /// Why what was measured with it does not count, if it does not: it had ended before, or did not go fast.
     pub complaint: Option<String>,
+    /// Bytes that a [`Server::Sink`] got; `None` of another job, or if it did not say.
+    pub bytes: Option<u64>,
 }
 
 /// Why an answer is not believed.
@@ -253,6 +257,15 @@ impl Reading {
         }
         check_processor_time(self.processor_time, elapsed)
     }
+}
+
+/// Whether a stream can have carried so many bytes in `elapsed` seconds.
+///
+/// # Errors
+/// It cannot.
+pub fn check_stream(bytes: u64, elapsed: f64) -> Result<(), Lie> {
+    let possible = bytes as f64 <= elapsed.max(0.1) * FASTEST;
+    if possible { Ok(()) } else { Err(Lie { what: "a number of bytes of a stream", value: bytes.to_string() }) }
 }
 
 /// Whether programs can have taken so many ns of processors in `elapsed` seconds.

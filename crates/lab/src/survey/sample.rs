@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::endpoints::Place;
-use super::message::{Amount, Client, Reading, Reply, Request, Server, Stopped, check_processor_time};
+use super::message::{Amount, Client, Reading, Reply, Request, Server, Stopped, check_processor_time, check_stream};
 use super::record::{Key, Load, Metric, Sample, Tool};
 use super::remote::{AgentError, Remote};
 use crate::record::now_with_milliseconds;
@@ -66,6 +66,14 @@ enum Part {
     Sink,
 }
 
+/// What a stream has carried. Beside one that carries nothing, a latency would be that of an idle network.
+fn carried(bytes: Option<u64>, elapsed: f64) -> Result<u64, Trouble> {
+    let none = || Trouble::Failed("the stream beside it did not say what it carried".to_string());
+    let bytes = bytes.ok_or_else(none)?;
+    check_stream(bytes, elapsed).map_err(|lie| Trouble::Failed(lie.to_string()))?;
+    if bytes == 0 { Err(Trouble::Failed("the stream beside it carried nothing".to_string())) } else { Ok(bytes) }
+}
+
 impl Agents {
     /// Takes a sample. Whatever was started for it is ended.
     ///
@@ -94,6 +102,7 @@ impl Agents {
             sender_time: reading.processor_time,
             receiver_time: 0,
             via_time: None,
+            stream_bytes: None,
         };
         let elapsed = begun.elapsed().as_secs_f64();
         for (part, stopped) in stopped? {
@@ -104,7 +113,8 @@ impl Agents {
                 }
                 (Part::Receiver, _) => sample.receiver_time = stopped.processor_time,
                 (Part::Via, _) => sample.via_time = Some(stopped.processor_time),
-                (Part::Stream | Part::Sink, _) => {}
+                (Part::Sink, _) => sample.stream_bytes = Some(carried(stopped.bytes, elapsed)?),
+                (Part::Stream, _) => {}
             }
         }
         Ok(sample)
@@ -120,7 +130,7 @@ impl Agents {
         let (seconds, path) = (self.seconds, key.path);
         let address = places[receiver].address;
         if key.load == Load::Stream {
-            let serve = Request::Serve { server: Server::Iperf3, at: address, path };
+            let serve = Request::Serve { server: Server::Sink, at: address, path };
             let to = SocketAddr::new(address, self.begin(receiver, &serve, Part::Sink, jobs)?);
             let seconds = seconds.saturating_add(STREAM);
             self.begin(sender, &Request::Stream { to, path, seconds }, Part::Stream, jobs)?;

@@ -29,6 +29,8 @@ use crate::witness::Rule;
 const SLACK: Duration = Duration::from_secs(40);
 /// How long a server may take until it listens.
 const START: Duration = Duration::from_secs(20);
+/// How long the receiver of a stream may take to say what it got, after the sender was killed.
+const REPORT: Duration = Duration::from_secs(10);
 /// Octets that a stream beside a measurement writes at a time.
 const WRITE: u64 = 64 << 10;
 /// Most jobs at a time: a server, a stream and its server, a relay.
@@ -50,14 +52,20 @@ pub struct Work<'a> {
 /// Something that runs until it is stopped.
 enum Job<'a> {
     /// A server of a tool, or a stream.
-    Program {
-        child: Child,
-        session: Option<Session<'a>>,
-        /// Whether its end before the stop means that the measurement does not count.
-        lasts: bool,
-    },
+    Program { child: Child, session: Option<Session<'a>>, does: Does },
     /// A relay, whose program a thread starts when its connection comes.
     Relay { stop: Arc<AtomicBool>, thread: JoinHandle<Result<Option<Ended>>> },
+}
+
+/// What a program does for a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Does {
+    /// It serves.
+    Serve,
+    /// It sends a stream. If it ends before the stop, the measurement does not count.
+    Send,
+    /// It receives a stream, and says how much when the stream has ended.
+    Receive,
 }
 
 impl<'a> Work<'a> {
@@ -129,7 +137,7 @@ impl<'a> Work<'a> {
         }
         let port = self.free_port(at)?;
         let tool = match server {
-            Server::Iperf3 => Tool::Iperf3,
+            Server::Iperf3 | Server::Sink => Tool::Iperf3,
             Server::Sockperf { .. } => Tool::Sockperf,
             Server::Qperf => Tool::Qperf,
             Server::Tls { .. } | Server::Relay { .. } => Tool::Openssl,
@@ -137,6 +145,7 @@ impl<'a> Work<'a> {
         let (mut command, session) = self.command(tool, path)?;
         match server {
             Server::Iperf3 => iperf3::serve(&mut command, at, port),
+            Server::Sink => iperf3::sink(&mut command, at, port),
             Server::Sockperf { size } => sockperf::serve(&mut command, at, port, size),
             Server::Qperf => qperf::serve(&mut command, port),
             Server::Tls { size } if size > LARGEST => bail!("a file of {size} bytes is too large"),
@@ -152,7 +161,8 @@ impl<'a> Work<'a> {
             Child::start(&mut command)?
         };
         self.until_it_listens(&mut child, port)?;
-        let job = self.keep(Job::Program { child, session, lasts: false })?;
+        let does = if server == Server::Sink { Does::Receive } else { Does::Serve };
+        let job = self.keep(Job::Program { child, session, does })?;
         Ok(Reply::Started { job, port })
     }
 
@@ -160,7 +170,7 @@ impl<'a> Work<'a> {
         let (mut command, session) = self.command(Tool::Iperf3, path)?;
         iperf3::measure(&mut command, to, WRITE, 1, Amount::Seconds(seconds));
         let child = Child::start(&mut command)?;
-        let job = self.keep(Job::Program { child, session, lasts: true })?;
+        let job = self.keep(Job::Program { child, session, does: Does::Send })?;
         Ok(Reply::Started { job, port: 0 })
     }
 
@@ -240,28 +250,32 @@ impl<'a> Work<'a> {
     fn stop(&mut self, job: u32) -> Result<Stopped> {
         let job = self.jobs.remove(&job).with_context(|| format!("there is no job {job}"))?;
         match job {
-            Job::Program { mut child, session, lasts } => {
-                let before = child.ended()?;
+            Job::Program { mut child, session, does } => {
+                let patience = if does == Does::Receive { REPORT } else { Duration::ZERO };
+                let before = child.ended_within(patience)?;
                 let ended = match before {
                     Some(ended) => ended,
                     None => child.kill()?,
                 };
                 let complaint = match before {
-                    Some(ended) if lasts || !ended.status.success() => Some(child.failure(ended.status).to_string()),
+                    Some(ended) if does == Does::Send || !ended.status.success() => {
+                        Some(child.failure(ended.status).to_string())
+                    }
                     _ => {
                         // What a server's bytes did, its client proves; it may have forked for that. A stream was
                         // killed, and the library counts at the end of a connection.
                         proven(session.as_ref(), child.pid(), Rule::Loaded, 0.0).err().map(|error| error.to_string())
                     }
                 };
-                Ok(Stopped { processor_time: nanoseconds(ended.processor_time), complaint })
+                let bytes = if does == Does::Receive { iperf3::received(&child.printed()) } else { None };
+                Ok(Stopped { processor_time: nanoseconds(ended.processor_time), complaint, bytes })
             }
             Job::Relay { stop, thread } => {
                 stop.store(true, Ordering::Relaxed);
                 let ended = thread.join().map_err(|_| anyhow!("the relay failed"))??;
                 let processor_time = ended.map_or(0, |ended| nanoseconds(ended.processor_time));
                 let complaint = ended.is_none().then(|| "nothing came to the relay".to_string());
-                Ok(Stopped { processor_time, complaint })
+                Ok(Stopped { processor_time, complaint, bytes: None })
             }
         }
     }
@@ -391,7 +405,7 @@ mod tests {
         let gone = AtomicBool::new(false);
         let mut work = Work::new(None, &TOOLS, 0..=0, &gone);
         let child = Child::start(&mut shell("exec yes")).unwrap();
-        work.keep(Job::Program { child, session: None, lasts: false }).unwrap();
+        work.keep(Job::Program { child, session: None, does: Does::Serve }).unwrap();
         let error = work.finish(&mut shell("exec sleep 60"), 60).unwrap_err().to_string();
         assert!(error.contains("printed more than"), "{error}");
     }

@@ -59,7 +59,7 @@ impl SurveyRecord {
         writeln!(
             file,
             "sender,receiver,via,emulated,tool,metric,size_bytes,flows,load,path,unit,sample,at,value,p50_ns,p99_ns,\
-             p999_ns,seconds,bytes,exchanges,sender_time_ns,receiver_time_ns,via_time_ns"
+             p999_ns,seconds,bytes,exchanges,sender_time_ns,receiver_time_ns,via_time_ns,stream_bytes"
         )?;
         for series in &self.series {
             for (number, sample) in series.samples.iter().enumerate() {
@@ -82,10 +82,10 @@ impl SurveyRecord {
         let (via, unit) = (via.as_deref().unwrap_or_default(), series.unit.symbol());
         let counts = [text(sample.bytes), text(sample.exchanges)].join(",");
         let times = [sample.sender_time, sample.receiver_time].map(|time| time.to_string()).join(",");
-        let via_time = text(sample.via_time);
+        let (via_time, stream) = (text(sample.via_time), text(sample.stream_bytes));
         format!(
             "{sender},{receiver},{via},{emulated},{words},{size},{flows},{state},{unit},{number},{},{},{percentiles},\
-             {},{counts},{times},{via_time}",
+             {},{counts},{times},{via_time},{stream}",
             sample.at, sample.value, sample.seconds
         )
     }
@@ -149,6 +149,7 @@ mod tests {
         (sample.value, sample.seconds) = (value, 1.234_567_890_123_456_7);
         sample.percentiles = Some(Percentiles { p50: value, p99: value, p999: value });
         (sample.exchanges, sample.sender_time, sample.receiver_time) = (Some(10_000_000), 1 << 50, 1 << 50);
+        sample.stream_bytes = Some(1 << 40);
         series.samples = vec![sample; SAMPLES];
         series.summarize();
         let size = |record: &SurveyRecord| serde_json::to_string_pretty(record).unwrap().len();

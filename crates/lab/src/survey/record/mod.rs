@@ -131,6 +131,7 @@ pub(crate) mod tests {
             sender_time: 1_000_000,
             receiver_time: 2_000_000,
             via_time: None,
+            stream_bytes: None,
         };
         let series = |key: Key, samples| {
             let (unit, better) = (key.metric.unit(), key.metric.better());

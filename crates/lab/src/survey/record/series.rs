@@ -92,6 +92,9 @@ pub struct Sample {
     pub receiver_time: u64,
     /// Processor time at the endpoint to which TLS was offloaded.
     pub via_time: Option<u64>,
+    /// Bytes that the stream beside carried, until it was ended; absent in older records.
+    #[serde(default)]
+    pub stream_bytes: Option<u64>,
 }
 
 /// Percentiles of the exchanges within one sample, in ns.

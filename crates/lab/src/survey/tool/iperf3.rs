@@ -52,9 +52,32 @@ struct Sum {
     bits_per_second: f64,
 }
 
+#[derive(Deserialize)]
+struct Progress {
+    intervals: Vec<Interval>,
+}
+
+#[derive(Deserialize)]
+struct Interval {
+    sum: Sum,
+}
+
 /// Arguments of a server for one client.
 pub fn serve(command: &mut Command, at: IpAddr, port: u16) {
     command.args(["--server", "--one-off", "--bind", &at.to_string(), "--port", &port.to_string()]);
+}
+
+/// Arguments of a server for the stream beside a measurement, which says every half second what has come. Its client is
+/// killed, after which no server has a sum.
+pub fn sink(command: &mut Command, at: IpAddr, port: u16) {
+    serve(command, at, port);
+    command.args(["--json", "--interval", "0.5"]);
+}
+
+/// Bytes that a [`sink`] got, by what it printed; `None` if it does not say.
+pub fn received(text: &str) -> Option<u64> {
+    let Progress { intervals } = serde_json::from_str(text).ok()?;
+    intervals.iter().map(|it| it.sum.bytes).try_fold(0u64, u64::checked_add)
 }
 
 /// Arguments of a client.
@@ -137,6 +160,22 @@ mod tests {
         assert!(refused(&PRINTED.replace("95781384.8", "-95781384.8")).contains("no figure"));
         assert!(refused(&PRINTED.replace("12176448", "-1")).contains("no JSON"));
         assert!(refused(&PRINTED.replace("1.01702", "NaN")).contains("no JSON"));
+    }
+
+    #[test]
+    fn what_came_before_the_end_of_a_stream_is_added_up() {
+        let sum = |bytes: &str| {
+            format!(r#"{{ "streams": [], "sum": {{ "seconds": 0.5, "bytes": {bytes}, "bits_per_second": 8 }} }}"#)
+        };
+        let printed = |sums: &[String]| {
+            format!(r#"{{ "intervals": [{}], "end": {{}}, "error": "the client has closed" }}"#, sums.join(","))
+        };
+        assert_eq!(received(&printed(&[sum("5000"), sum("7000")])), Some(12_000));
+        assert_eq!(received(&printed(&[])), Some(0));
+        assert_eq!(received(&printed(&[sum("-1")])), None);
+        assert_eq!(received(&printed(&[sum("18446744073709551615"), sum("1")])), None);
+        assert_eq!(received("{}"), None);
+        assert_eq!(received(""), None);
     }
 
     proptest! {
