@@ -123,7 +123,8 @@ pub struct AgentArguments {
 
 fn ports(text: &str) -> Result<(u16, u16), String> {
     let parts = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
-    // A figure takes three at a time: a server, that of a stream beside it, and a relay.
+    // A figure takes three at a time, of which qperf's two are neighbours, and the third that of a stream beside it:
+    // of four ports two neighbours are always left.
     let range = parts.filter(|(first, last): &(u16, u16)| *first > 0 && *last >= first.saturating_add(3));
     range.ok_or_else(|| "two ports at least 3 apart are needed, such as 20000-20015".into())
 }

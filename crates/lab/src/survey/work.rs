@@ -33,6 +33,8 @@ const START: Duration = Duration::from_secs(20);
 const REPORT: Duration = Duration::from_secs(10);
 /// Octets that a stream beside a measurement writes at a time.
 const WRITE: u64 = 64 << 10;
+/// How often the system is asked for a port that has a free neighbour.
+const TRIES: u32 = 64;
 /// Most jobs at a time: a server, a stream and its server, a relay.
 const JOBS: usize = 8;
 /// Most bytes of a file.
@@ -135,7 +137,8 @@ impl<'a> Work<'a> {
         if let Server::Relay { to } = server {
             return self.relay(at, to);
         }
-        let port = self.free_port(at)?;
+        let more = if server == Server::Qperf { qperf::MORE_PORTS } else { 0 };
+        let port = self.free_port(at, more)?;
         let tool = match server {
             Server::Iperf3 | Server::Sink => Tool::Iperf3,
             Server::Sockperf { .. } => Tool::Sockperf,
@@ -175,7 +178,7 @@ impl<'a> Work<'a> {
     }
 
     fn relay(&mut self, at: IpAddr, to: SocketAddr) -> Result<Reply> {
-        let port = self.free_port(at)?;
+        let port = self.free_port(at, 0)?;
         let listener = TcpListener::bind((at, port)).with_context(|| format!("cannot listen at {at}:{port}"))?;
         let stop = Arc::new(AtomicBool::new(false));
         let (ended, command) = (stop.clone(), self.tools.command(Tool::Openssl));
@@ -292,16 +295,25 @@ impl<'a> Work<'a> {
         Ok(certificate)
     }
 
-    /// A port without a listener.
-    fn free_port(&self, at: IpAddr) -> Result<u16> {
-        let free = |port: u16| TcpListener::bind((at, port)).and_then(|listener| Ok(listener.local_addr()?.port()));
+    /// A port without a listener, behind which so many `more` have none.
+    fn free_port(&self, at: IpAddr, more: u16) -> Result<u16> {
+        let bind = |port: u16| TcpListener::bind((at, port));
+        let free = |port: u16| -> io::Result<u16> {
+            let first = bind(port)?;
+            let port = first.local_addr()?.port();
+            let next = |step| port.checked_add(step).ok_or_else(|| io::Error::other("there is no port behind 65535"));
+            (1..=more).try_for_each(|step| next(step).and_then(bind).map(drop))?;
+            Ok(port)
+        };
         if *self.ports.end() == 0 {
-            return free(0).with_context(|| format!("cannot listen at {at}; is it an address of this endpoint?"));
+            let tries = if more == 0 { 1 } else { TRIES };
+            let found = (1..tries).find_map(|_| free(0).ok()).map_or_else(|| free(0), Ok);
+            return found.with_context(|| format!("cannot listen at {at}; is it an address of this endpoint?"));
         }
         let mut error = None;
         // The search does not always begin at the first port: connections that have just ended keep a port for a while.
-        let (first, count) = (*self.ports.start(), self.ports.len() as u32);
-        let offset = fastrand::u32(..count);
+        let (first, count) = (*self.ports.start(), (self.ports.len() as u32).saturating_sub(more.into()));
+        let offset = fastrand::u32(..count.max(1));
         for step in 0..count {
             match free(first + ((offset + step) % count) as u16) {
                 Ok(port) => return Ok(port),
@@ -309,7 +321,8 @@ impl<'a> Work<'a> {
             }
         }
         let error = error.unwrap_or_else(|| io::Error::other("there is none"));
-        Err(error).with_context(|| format!("no port of {}-{} can be had at {at}", self.ports.start(), self.ports.end()))
+        let what = if more == 0 { "port".to_string() } else { format!("{} neighbouring ports", more + 1) };
+        Err(error).with_context(|| format!("no {what} of {}-{} can be had at {at}", first, self.ports.end()))
     }
 
     fn until_it_listens(&self, child: &mut Child, port: u16) -> Result<()> {
@@ -392,11 +405,62 @@ mod tests {
         let at = IpAddr::from([127, 0, 41, 1]);
         let taken = (20_000..30_000).find_map(|port| TcpListener::bind((at, port)).ok()).unwrap();
         let port = taken.local_addr().unwrap().port();
-        let error = Work::new(None, &TOOLS, port..=port, &gone).free_port(at).unwrap_err();
+        let error = Work::new(None, &TOOLS, port..=port, &gone).free_port(at, 0).unwrap_err();
         assert!(error.to_string().contains(&format!("no port of {port}-{port}")), "{error}");
-        let found = Work::new(None, &TOOLS, port..=port + 50, &gone).free_port(at).unwrap();
+        let found = Work::new(None, &TOOLS, port..=port + 50, &gone).free_port(at, 0).unwrap();
         assert!(port < found && found <= port + 50, "{found} is not of {port}-{}", port + 50);
-        assert_ne!(Work::new(None, &TOOLS, 0..=0, &gone).free_port(at).unwrap(), 0);
+        // Two neighbours: the port before the taken one has none.
+        for _ in 0..20 {
+            let found = Work::new(None, &TOOLS, port - 1..=port + 2, &gone).free_port(at, 1).unwrap();
+            assert_eq!(found, port + 1);
+        }
+        let error = Work::new(None, &TOOLS, port - 1..=port, &gone).free_port(at, 1).unwrap_err().to_string();
+        assert!(error.contains(&format!("no 2 neighbouring ports of {}-{port}", port - 1)), "{error}");
+        for more in [0, 1] {
+            assert_ne!(Work::new(None, &TOOLS, 0..=0, &gone).free_port(at, more).unwrap(), 0);
+        }
+    }
+
+    /// A firewall lets nothing else through.
+    #[test]
+    fn all_connections_of_qperf_are_to_ports_of_the_range() {
+        if tool::version(Tool::Qperf, Command::new("qperf")).is_err() {
+            return eprintln!("skipped: qperf is needed");
+        }
+        // An address of its own, also beside another run of this test.
+        let [.., high, low] = std::process::id().to_be_bytes();
+        let octets = [127, 41, high, low];
+        let at = IpAddr::from(octets);
+        let (gone, first) = (AtomicBool::new(false), 30_000 - fastrand::u16(..1000) * 4);
+        let mut work = Work::new(None, &TOOLS, first..=first + 3, &gone);
+        let Reply::Started { port, .. } = work.answer(Request::Serve { server: Server::Qperf, at, path: Side::Kernel })
+        else {
+            panic!("no server")
+        };
+        let client = Client::Latency { tool: Tool::Qperf, size: 64, seconds: 1 };
+        let measured = AtomicBool::new(false);
+        let own = format!("{:08X}", u32::from_ne_bytes(octets));
+        let remote = |line: &str| {
+            let mut words = line.split_whitespace().skip(2);
+            let (address, port) = words.next()?.split_once(':')?;
+            // 01 is the state ESTABLISHED: those that have ended stay for a while.
+            (address == own && words.next()? == "01").then(|| u16::from_str_radix(port, 16).ok())?
+        };
+        let used = thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let mut used = BTreeSet::new();
+                while !measured.load(Ordering::Relaxed) {
+                    used.extend(fs::read_to_string("/proc/self/net/tcp").unwrap().lines().filter_map(remote));
+                    thread::sleep(Duration::from_millis(10));
+                }
+                used
+            });
+            let reply = work.answer(Request::Measure { client, to: SocketAddr::new(at, port), path: Side::Kernel });
+            measured.store(true, Ordering::Relaxed);
+            assert!(matches!(reply, Reply::Measured(_)), "{reply:?}");
+            watcher.join().unwrap()
+        });
+        assert_eq!(Vec::from_iter(used), [port, port + 1], "where they agree, and where the data goes");
     }
 
     /// The server's output is in a file, which would grow as long as a measurement lasts.

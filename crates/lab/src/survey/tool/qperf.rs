@@ -6,6 +6,10 @@ use std::process::Command;
 use super::NotRead;
 use crate::survey::record::Tool;
 
+/// Ports that qperf needs behind the one that its server listens at: the next is that of the data. Without being told,
+/// the server takes any port for these.
+pub const MORE_PORTS: u16 = 1;
+
 /// Arguments of a server. It listens at all addresses: qperf knows no other way.
 pub fn serve(command: &mut Command, port: u16) {
     command.args(["--listen_port", &port.to_string()]);
@@ -14,6 +18,7 @@ pub fn serve(command: &mut Command, port: u16) {
 /// Arguments of a client. Its figures are in the unit of the smallest, ns, and it counts messages.
 pub fn measure(command: &mut Command, to: SocketAddr, size: u64, seconds: u32) {
     command.args(["--listen_port", &to.port().to_string(), "--time", &seconds.to_string()]);
+    command.args(["--ip_port", &to.port().saturating_add(MORE_PORTS).to_string()]);
     command.args(["--msg_size", &size.to_string(), "-uu", "-vvs", &to.ip().to_string(), "tcp_lat"]);
 }
 
