@@ -2,7 +2,7 @@
 //! processor time is measured.
 #![allow(unsafe_code, reason = "the way a program is to end is set between fork and exec, and wait4 has no safe word")]
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,6 +18,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, set_par
 const MOST_OUTPUT: u64 = 4 << 20;
 /// Time from one look at the limits to the next.
 const LOOK: Duration = Duration::from_millis(50);
+/// Time from one look at a program's children to the next.
+const SHORT: Duration = Duration::from_millis(2);
 /// How much of what a failed program said is shown, in characters.
 const LAST_WORDS: usize = 400;
 
@@ -170,6 +172,23 @@ impl Child {
         self.wait(limit)
     }
 
+    /// Waits until all children that it started have ended and were waited for; false if some are there after `limit`.
+    ///
+    /// # Errors
+    /// [`ChildError::Wait`].
+    pub fn outlives_its_own(&mut self, limit: Duration) -> Result<bool, ChildError> {
+        let last = Instant::now() + limit;
+        while has_children(self.pid()) {
+            if self.wait(SHORT)?.is_some() {
+                break;
+            }
+            if Instant::now() > last {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// What it has printed until now.
     pub fn printed(&mut self) -> String {
         text_of(&mut self.said[0])
@@ -303,6 +322,13 @@ fn reap(pid: Pid) -> io::Result<Ended> {
     Ok(Ended { status: ExitStatus::from_raw(status), processor_time })
 }
 
+/// Whether a thread of a process has a child, if the kernel tells (proc_pid_task(5), `children`).
+fn has_children(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+    threads.map(children).any(|children| !children.trim().is_empty())
+}
+
 fn text_of(file: &mut File) -> String {
     let mut octets = Vec::new();
     let _ = file.seek(SeekFrom::Start(0)).and_then(|_| file.take(MOST_OUTPUT).read_to_end(&mut octets));
@@ -340,6 +366,21 @@ mod tests {
         assert!(matches!(finish("exec sleep 60", LIMIT, &gone), Err(ChildError::Gone)));
         let error = Child::start(&mut Command::new("/no/such/tool")).unwrap_err().to_string();
         assert!(error.contains("cannot start tool"), "{error}");
+    }
+
+    /// A server whose child computes for a while: killed at once, it would leave that time to nobody.
+    #[test]
+    fn the_time_of_a_child_counts_once_it_was_waited_for() {
+        let busy = "n=0; while [ $n -lt 200000 ]; do n=$((n + 1)); done";
+        let mut server = Child::start(&mut shell(&format!("({busy}) & wait; exec sleep 60"))).unwrap();
+        let last = Instant::now() + LIMIT;
+        while !has_children(server.pid()) {
+            assert!(Instant::now() < last, "it starts no child");
+        }
+        assert!(!server.outlives_its_own(Duration::ZERO).unwrap(), "it is still at work");
+        assert!(server.outlives_its_own(LIMIT).unwrap());
+        let time = server.kill().unwrap().processor_time;
+        assert!(time > Duration::from_millis(20), "{time:?}");
     }
 
     #[test]

@@ -31,6 +31,8 @@ const SLACK: Duration = Duration::from_secs(40);
 const START: Duration = Duration::from_secs(20);
 /// How long the receiver of a stream may take to say what it got, after the sender was killed.
 const REPORT: Duration = Duration::from_secs(10);
+/// How long the children of a server may take to end, after its client has.
+const SETTLE: Duration = Duration::from_secs(5);
 /// Octets that a stream beside a measurement writes at a time.
 const WRITE: u64 = 64 << 10;
 /// How often the system is asked for a port that has a free neighbour.
@@ -256,11 +258,18 @@ impl<'a> Work<'a> {
             Job::Program { mut child, session, does } => {
                 let patience = if does == Does::Receive { REPORT } else { Duration::ZERO };
                 let before = child.ended_within(patience)?;
+                // qperf serves each client by a child of its server, whose time counts once the server has waited for
+                // it.
+                let is_whole = before.is_some() || does == Does::Send || child.outlives_its_own(SETTLE)?;
                 let ended = match before {
                     Some(ended) => ended,
                     None => child.kill()?,
                 };
                 let complaint = match before {
+                    _ if !is_whole => {
+                        let limit = SETTLE.as_secs();
+                        Some(format!("a server's child did not end within {limit} s, so its time is not known"))
+                    }
                     Some(ended) if does == Does::Send || !ended.status.success() => {
                         Some(child.failure(ended.status).to_string())
                     }
