@@ -5,7 +5,7 @@
 //! SmartNIC, and fitted by least squares. Intervals are by bootstrap: pairs are drawn anew within each combination of
 //! kinds, and samples within each pair.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
 
@@ -72,8 +72,8 @@ fn pairs(record: &SurveyRecord, metric: Metric) -> Vec<Pair> {
     }
     let is_card = |name: &str| record.endpoint(name).map(|endpoint| endpoint.kind == Kind::Smartnic);
     // A pair that lacks a size would be compared by another one.
-    let most = pairs.values().map(BTreeMap::len).max().unwrap_or(0);
-    let whole = pairs.into_iter().filter(|(_, sizes)| sizes.len() == most);
+    let all: BTreeSet<u64> = pairs.values().flat_map(BTreeMap::keys).copied().collect();
+    let whole = pairs.into_iter().filter(|(_, sizes)| sizes.keys().eq(&all));
     let pair = |((sender, receiver), sizes): ((&str, &str), BTreeMap<u64, Vec<f64>>)| {
         let samples = sizes.into_values().collect();
         Some(Pair { sender_is_card: is_card(sender)?, receiver_is_card: is_card(receiver)?, samples })
@@ -94,8 +94,8 @@ fn judge(name: ObservationName, pairs: &[Pair], figure: fn(&[f64]) -> Option<f64
     let open = |text: &str| Observation { name, verdict: Verdict::Undecided, text: text.to_string(), model: None };
     let Some(fit) = fit(pairs, figure) else {
         return open(
-            "the survey does not have hosts and SmartNICs at both ends, with at least four pairs and two sizes of \
-             throughput",
+            "the survey does not have hosts and SmartNICs at both ends, with at least four pairs that were measured at \
+             the same sizes, and two sizes of throughput",
         );
     };
     let Some(model) = with_intervals(&fit, pairs, figure) else {
@@ -211,6 +211,8 @@ fn fit(pairs: &[Pair], figure: fn(&[f64]) -> Option<f64>) -> Option<Fit> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::survey::record::Series;
+    use crate::survey::record::tests::example;
 
     /// All ordered pairs of two hosts and two SmartNICs; `value` of (sender is card, receiver is card, size index),
     /// with noise.
@@ -315,6 +317,24 @@ mod tests {
             Verdict::NotConfirmed,
             "lower is not what was observed"
         );
+    }
+
+    /// Two pairs with as many sizes each, and not the same: the greatest size of one is not that of the other.
+    #[test]
+    fn pairs_are_compared_by_the_same_sizes() {
+        let mut record = example();
+        let series = record.series[0].clone();
+        let with = |sender: &str, receiver: &str, sizes: [u64; 2]| {
+            sizes.map(|size| {
+                let (sender, receiver) = (sender.to_string(), receiver.to_string());
+                Series { key: Key { sender, receiver, size, ..series.key.clone() }, ..series.clone() }
+            })
+        };
+        let measured = |sizes: [u64; 2]| [with("host-a", "nic-a", [64, 4096]), with("nic-a", "host-a", sizes)].concat();
+        record.series = measured([64, 4096]);
+        assert_eq!(pairs(&record, Metric::Throughput).len(), 2);
+        record.series = measured([64, 1024]);
+        assert_eq!(pairs(&record, Metric::Throughput), [], "neither has all sizes");
     }
 
     #[test]
