@@ -172,9 +172,8 @@ fn text(record: &SurveyRecord) -> String {
 fn row(series: &Series) -> Option<Vec<String>> {
     let summary = series.summary?;
     let key = &series.key;
-    // One sample has no interval.
-    let interval = [summary.low, summary.high].map(|value| series.unit.show(value)).join(" to ");
-    let interval = if series.samples.len() > 1 { interval } else { String::new() };
+    let interval = summary.low.zip(summary.high).map(|(low, high)| [low, high].map(|end| series.unit.show(end)));
+    let interval = interval.map(|ends| ends.join(" to ")).unwrap_or_default();
     let mut row =
         vec![key.sender.clone(), key.receiver.clone(), key.figure(), series.unit.show(summary.median), interval];
     let percentiles = summary.percentiles.iter().flat_map(|it| [it.p50, it.p99, it.p999]);

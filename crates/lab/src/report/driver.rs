@@ -7,7 +7,7 @@ use super::page::{Figure, Section};
 use super::published::{BOUNCE_4K, DUMMY_64K, SWITCHING, SWITCHING_LINUX};
 use super::suite_table;
 use super::table::{Cell, Row, Table};
-use crate::bootstrap;
+use crate::bootstrap::{self, Interval};
 use crate::record::{self, Measurement};
 use crate::suite::driver::curve;
 use crate::unit::{Unit, digits, size};
@@ -82,9 +82,10 @@ fn changes(measurements: &[&Measurement]) -> Option<Figure> {
             if let Some(change) = under.and_then(|under| change(&over.underpass, &under.underpass))
                 && let Some(bytes) = over.size
             {
-                let text = format!("{:+.1} % ({:+.1} to {:+.1})", change[1], change[0], change[2]);
-                let (low, high) = (Some(change[0]), Some(change[2]));
-                curve.points.push(Point { x: bytes as f64, y: change[1], low, high, text });
+                let ends = change.interval.map(|it| format!(" ({:+.1} to {:+.1})", it.low, it.high));
+                let text = format!("{:+.1} %{}", change.value, ends.unwrap_or(" (one sample)".to_string()));
+                let (low, high) = (change.interval.map(|it| it.low), change.interval.map(|it| it.high));
+                curve.points.push(Point { x: bytes as f64, y: change.value, low, high, text });
             }
         }
         curve.points.sort_by(|one, other| one.x.total_cmp(&other.x));
@@ -109,13 +110,20 @@ fn changes(measurements: &[&Measurement]) -> Option<Figure> {
     Some(Figure { chart: Chart::Lines { x, y, series }, ..drawn })
 }
 
-/// How much more `over` is than `under`, in per cent: the lower end of the interval, the value of the medians, the
-/// upper end.
-fn change(over: &record::Figure, under: &record::Figure) -> Option<[f64; 3]> {
+/// How much more one figure is than another, in per cent.
+struct Change {
+    /// By the medians.
+    value: f64,
+    /// Where that lies; `None` of one sample.
+    interval: Option<Interval>,
+}
+
+fn change(over: &record::Figure, under: &record::Figure) -> Option<Change> {
     let ratio = over.median? / under.median.filter(|it| *it > 0.0)?;
+    let more = |ratio: f64| (ratio - 1.0) * 100.0;
     let interval = bootstrap::of_ratio(&over.samples, &under.samples);
-    let (low, high) = interval.map_or((ratio, ratio), |it| (it.low, it.high));
-    Some([low, ratio, high].map(|ratio| (ratio - 1.0) * 100.0))
+    let interval = interval.map(|it| Interval { low: more(it.low), high: more(it.high) });
+    Some(Change { value: more(ratio), interval })
 }
 
 fn beside_the_paper(measurements: &[&Measurement]) -> Table {
@@ -155,13 +163,13 @@ fn beside_the_paper(measurements: &[&Measurement]) -> Table {
         measurements.iter().find(|it| it.group == group && it.size == Some(bytes)).map(|it| &it.underpass)
     };
     let rows = cases.into_iter().filter_map(|(name, over, under, bytes, paper, note)| {
-        let [low, middle, high] = change(find(over, bytes)?, find(under, bytes)?)?;
+        let Change { value, interval } = change(find(over, bytes)?, find(under, bytes)?)?;
         let paper = match paper {
             Some(share) => Cell { small: note.into(), ..Cell::published(format!("{:+.0} %", share * 100.0), share) },
             None => Cell { class: "published", ..Cell::text(note) },
         };
-        let small = format!("{} to {} %", digits(low), digits(high));
-        let here = Cell { small, ..Cell::number(format!("{middle:+.1} %"), middle / 100.0) };
+        let small = interval.map(|it| format!("{} to {} %", digits(it.low), digits(it.high))).unwrap_or_default();
+        let here = Cell { small, ..Cell::number(format!("{value:+.1} %"), value / 100.0) };
         Some(Row { name, notes: Vec::new(), cells: vec![paper, here] })
     });
     let heads = ["more messages a second", "paper", "here"].map(str::to_string).into();

@@ -166,6 +166,30 @@ fn drivers_are_drawn_by_packets_and_by_octets() {
     assert!(page.contains(">+50.0 %</data>") && page.contains(">+70 %</data>"), "here, and the paper's");
 }
 
+/// One sample of each says how much it is, and nothing of how sure that is.
+#[test]
+fn a_change_of_one_sample_has_no_interval() {
+    use crate::suite::driver::curve;
+    let plan = |group: &str, size| Plan::rate(group, format!("{group} of {size}"), Unit::PerSecond).of_size(size);
+    let [as_it_pays, none, ..] = curve::COPIES;
+    let plans: Vec<Plan> =
+        [1 << 12, 60 << 10].into_iter().flat_map(|it| [plan(as_it_pays, it), plan(none, it)]).collect();
+    let page_of = |[over, under]: [&[f64]; 2]| {
+        let rates = [over, under, over, under];
+        let measured: Vec<_> = plans.iter().zip(rates).map(|(plan, rate)| (plan, &[][..], rate)).collect();
+        page(record_of("driver", &measured))
+    };
+    let interval = |page: &str| {
+        let charts = charts(page);
+        let of_changes = charts.iter().find(|it| it["y"]["title"] == "change of throughput").expect("figure 9");
+        of_changes["series"][0]["points"][0]["low"].clone()
+    };
+    let one = page_of([&[3.0], &[2.0]]);
+    assert_eq!(interval(&one), serde_json::Value::Null);
+    assert!(one.contains("+50.0 % (one sample)") && one.contains(">+50.0 %</data></td>"), "{}", without_library(&one));
+    assert!(interval(&page_of([&[3.0, 3.1], &[2.0, 2.1]])).is_f64());
+}
+
 /// Figure 5 and tables 4 and 5 of the paper, as far as there are ways.
 #[test]
 fn receive_paths_are_drawn_and_tabulated() {

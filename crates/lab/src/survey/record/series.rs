@@ -113,10 +113,10 @@ pub struct Percentiles {
 pub struct Summary {
     /// Median of the values.
     pub median: f64,
-    /// Lower end of the 95 % bootstrap interval of the median.
-    pub low: f64,
+    /// Lower end of the 95 % bootstrap interval of the median; `None` of one sample, which says nothing of it.
+    pub low: Option<f64>,
     /// Upper end.
-    pub high: f64,
+    pub high: Option<f64>,
     /// The median of each percentile of the samples.
     pub percentiles: Option<Percentiles>,
     /// Median processor time at the sender, in ns per byte, of latency per exchange.
