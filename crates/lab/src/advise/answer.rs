@@ -10,6 +10,8 @@ use crate::bootstrap::{self, Interval};
 const DRAWS: usize = 300;
 /// Steps between two measured sizes at which the ways are compared.
 const STEPS: u32 = 4;
+/// So many standard deviations of a normal distribution reach from its middle to either end of its middle 95 %.
+const REACH: f64 = 1.959_963_984_540_054;
 const SEED: u64 = 0x6164_7669_7365;
 
 /// What is to be done, by size.
@@ -130,7 +132,7 @@ pub fn decide(question: &Question, errors: &[Option<f64>], size: u64) -> Option<
     for (way, error) in others.iter().zip(errors) {
         let costs = [default.curve.predict(size)?, way.curve.predict(size)?];
         let interval = drawn(default, way, size).map(|interval| {
-            let error = if is_measured { 0.0 } else { error.unwrap_or(0.0) };
+            let error = if is_measured { 0.0 } else { error.unwrap_or(0.0) * REACH };
             widened(interval, costs[0] / costs[1], error)
         });
         ways.push(Gain { name: way.name.clone(), times: costs[0] / costs[1], interval, costs });
@@ -166,7 +168,8 @@ fn drawn(default: &Choice, way: &Choice, size: u64) -> Option<Interval> {
     bootstrap::middle((0..DRAWS).filter_map(draw).collect())
 }
 
-/// An interval with the error of the prediction added, as independent errors add, in logarithms.
+/// An interval with that of the prediction's error added, which holds the error as often. Independent errors add so, in
+/// logarithms.
 fn widened(interval: Interval, gain: f64, error: f64) -> Interval {
     let reach = |end: f64| (end / gain).ln().hypot(error);
     Interval { low: gain * (-reach(interval.low)).exp(), high: gain * reach(interval.high).exp() }

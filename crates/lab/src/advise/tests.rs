@@ -262,6 +262,26 @@ fn a_size_between_others_is_predicted_by_their_line() {
     assert_eq!((decided.verdict, decided.is_measured), (Verdict::Better, false));
 }
 
+/// The error of a prediction is a standard deviation, of which 1.96 make the interval that is promised.
+#[test]
+fn an_interval_between_sizes_is_of_95_per_cent() {
+    let way = |name: &str, costs: [f64; 4]| {
+        let mut curve = cost::Curve::default();
+        SIZES.into_iter().zip(costs).for_each(|(size, cost)| curve.add(size, vec![cost; 5]));
+        Choice::new(name, name.to_string(), curve)
+    };
+    let ways = vec![way("default", [100.0; 4]), way("other", [50.0, 40.0, 55.0, 45.0])];
+    let (stage, route, objective) = (Stage::Link, "a link".to_string(), Objective::Latency);
+    let question = Question { stage, route, objective, ways };
+    let errors = errors(&question, &question.sizes());
+    let error = errors[0].unwrap();
+    assert!(error > 0.1, "{error}");
+    let decided = decide(&question, &errors, 2048).unwrap();
+    let (gain, interval) = (decided.ways[0].times, decided.ways[0].interval.unwrap());
+    assert!(!decided.is_measured && (interval.high - gain * (1.96 * error).exp()).abs() < 1e-3, "{interval:?}");
+    assert!((interval.low - gain * (-1.96 * error).exp()).abs() < 1e-3, "{interval:?}");
+}
+
 #[test]
 fn a_placement_survives_its_file() {
     let advice = advice([run("one", LEVEL, [&[2e9, 2.02e9, 1.98e9]; 4])]);
