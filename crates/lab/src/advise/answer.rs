@@ -8,6 +8,9 @@ use crate::bootstrap::{self, Interval};
 
 /// Draws of one interval.
 const DRAWS: usize = 300;
+/// Fewest samples of which anything is sure. All of two samples are on one side of the true median as often as not, all
+/// of three in one case of four, and all of five in one of 16; an interval reaches no further than its samples.
+pub const FEWEST: usize = 5;
 /// Steps between two measured sizes at which the ways are compared.
 const STEPS: u32 = 4;
 /// So many standard deviations of a normal distribution reach from its middle to either end of its middle 95 %.
@@ -66,6 +69,8 @@ pub struct Gain {
     pub times: f64,
     /// Where that lies; `None` if one sample says nothing of it.
     pub interval: Option<Interval>,
+    /// Fewest samples of a figure that it rests on.
+    pub samples: usize,
     /// What the default costs, and what this way costs, in nanoseconds.
     pub costs: [f64; 2],
 }
@@ -124,6 +129,13 @@ impl Decided {
     }
 }
 
+impl Gain {
+    /// Whether its samples are enough for an interval to be believed, and the interval is such.
+    fn surely(&self, is_such: impl Fn(Interval) -> bool) -> bool {
+        self.samples >= FEWEST && self.interval.is_some_and(is_such)
+    }
+}
+
 /// The choice at one size; `None` outside of what was measured.
 pub fn decide(question: &Question, errors: &[Option<f64>], size: u64) -> Option<Decided> {
     let is_measured = question.ways.iter().all(|way| way.curve.at(size).is_some());
@@ -135,17 +147,18 @@ pub fn decide(question: &Question, errors: &[Option<f64>], size: u64) -> Option<
             let error = if is_measured { 0.0 } else { error.unwrap_or(0.0) * REACH };
             widened(interval, costs[0] / costs[1], error)
         });
-        ways.push(Gain { name: way.name.clone(), times: costs[0] / costs[1], interval, costs });
+        let samples = default.curve.fewest(size)?.min(way.curve.fewest(size)?);
+        ways.push(Gain { name: way.name.clone(), times: costs[0] / costs[1], interval, samples, costs });
     }
     ways.sort_by(|one, other| other.times.total_cmp(&one.times));
     // The best of those that surely gain: another may have gained more, of which its samples are not sure.
-    let sure = ways.iter().find(|way| way.times >= TIE && way.interval.is_some_and(|it| it.low > 1.0));
+    let sure = ways.iter().find(|way| way.times >= TIE && way.surely(|it| it.low > 1.0));
     // Where the samples are not sure, a choice by the median is right more often than the default is, and a wrong
     // choice costs as much either way.
     let likely = ways.iter().find(|way| way.times > 1.0 && way.interval.is_some_and(|it| it.high >= TIE));
     let verdict = match (sure, likely) {
         (Some(_), _) => Verdict::Better,
-        _ if ways.iter().all(|way| way.interval.is_some_and(|it| it.high < TIE)) => Verdict::NoOffload,
+        _ if ways.iter().all(|way| way.surely(|it| it.high < TIE)) => Verdict::NoOffload,
         (None, Some(_)) => Verdict::LikelyBetter,
         (None, None) => Verdict::NotDistinguishable,
     };
@@ -155,11 +168,7 @@ pub fn decide(question: &Question, errors: &[Option<f64>], size: u64) -> Option<
 
 /// The interval of the gain by samples drawn anew; `None` if there is but one of something.
 fn drawn(default: &Choice, way: &Choice, size: u64) -> Option<Interval> {
-    let has_several = |way: &Choice| {
-        let near = way.curve.at(size).map(|point| point.costs.len());
-        near.or_else(|| way.curve.sizes().filter_map(|size| way.curve.at(size)).map(|it| it.costs.len()).min())
-            .is_some_and(|least| least > 1)
-    };
+    let has_several = |way: &Choice| way.curve.fewest(size).is_some_and(|least| least > 1);
     if !has_several(default) || !has_several(way) {
         return None;
     }

@@ -59,6 +59,13 @@ impl Curve {
         self.points.iter().map(|point| point.size)
     }
 
+    /// The fewest samples that the cost at this size rests on; of all sizes, where it was not measured. `None` of no
+    /// size.
+    pub fn fewest(&self, size: u64) -> Option<usize> {
+        let here = self.at(size).map(|point| point.costs.len());
+        here.or_else(|| self.points.iter().map(|point| point.costs.len()).min())
+    }
+
     /// The curve without this size.
     pub fn without(&self, size: u64) -> Curve {
         let points = self.points.iter().filter(|point| point.size != size).cloned().collect();

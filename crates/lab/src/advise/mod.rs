@@ -20,8 +20,8 @@ use crate::evidence::{Evidence, Run, Survey};
 use crate::record::Measurement;
 use crate::suite::checksum::table::Way;
 use crate::survey::record::Endpoint;
-use crate::unit::size;
-use answer::Answer;
+use crate::unit::{counted, size};
+use answer::{Answer, FEWEST};
 use question::{Objective, Question, Stage};
 
 /// All that records say.
@@ -180,9 +180,9 @@ fn missing(asked: &BTreeMap<Key, Asked>) -> Vec<Missing> {
         });
     }
     for Asked { record, question, .. } in asked.values() {
-        let is_single =
-            |size: &u64| question.ways.iter().any(|way| way.curve.at(*size).is_some_and(|it| it.costs.len() < 2));
         let sizes = question.sizes();
+        let samples = |way: &question::Choice| sizes.iter().filter_map(|size| way.curve.fewest(*size)).min();
+        let fewest = question.ways.iter().filter_map(samples).min();
         if sizes.is_empty() {
             let ways: Vec<&str> = question.ways.iter().map(|way| way.name.as_str()).collect();
             missing.push(Missing {
@@ -202,11 +202,12 @@ fn missing(asked: &BTreeMap<Key, Asked>) -> Vec<Missing> {
                 remedy: question.stage.remedy().to_string(),
             });
         }
-        if sizes.iter().any(is_single) {
+        if let Some(fewest) = fewest.filter(|fewest| *fewest < FEWEST) {
+            let have = counted(fewest as u32, "sample");
             missing.push(Missing {
                 stage: question.stage,
-                what: format!("more than one sample of {} in {record}", question.route),
-                remedy: format!("{}, with --samples 5", question.stage.remedy()),
+                what: format!("{FEWEST} samples, to be sure, of {}; {record} has {have}", question.route),
+                remedy: format!("{}, with --samples {FEWEST}", question.stage.remedy()),
             });
         }
     }

@@ -23,7 +23,7 @@ fn run(name: &str, in_line: [&[f64]; 4], threads: [&[f64]; 4]) -> Run {
     Run::new(name.to_string(), record).unwrap()
 }
 
-const LEVEL: [&[f64]; 4] = [&[1e9, 1.01e9, 0.99e9]; 4];
+const LEVEL: [&[f64]; 4] = [&[1e9, 1.01e9, 0.99e9, 1.005e9, 0.995e9]; 4];
 
 fn advice<const N: usize>(runs: [Run; N]) -> Advice {
     of(&Evidence { runs: runs.into(), ..Evidence::default() })
@@ -39,8 +39,8 @@ fn gain(decided: &Decided) -> f64 {
 
 #[test]
 fn what_is_surely_better_is_chosen_where_it_is() {
-    let faster: &[f64] = &[2e9, 2.02e9, 1.98e9];
-    let slower: &[f64] = &[0.5e9, 0.51e9, 0.49e9];
+    let faster: &[f64] = &[2e9, 2.02e9, 1.98e9, 2.01e9, 1.99e9];
+    let slower: &[f64] = &[0.5e9, 0.51e9, 0.49e9, 0.505e9, 0.495e9];
     let advice = advice([run("one", LEVEL, [slower, slower, faster, faster])]);
     let answer = layers(&advice);
     let ranges: Vec<(&str, Verdict)> =
@@ -80,9 +80,9 @@ fn the_best_of_what_is_sure_is_chosen() {
         Choice { name: name.to_string(), group: name.to_string(), curve, parts: Vec::new(), surveyed: None }
     };
     let ways = vec![
-        way("default", &[100.0, 101.0, 99.0]),
-        way("wild", &[60.0, 150.0, 50.0]),
-        way("sure", &[70.0, 71.0, 69.0]),
+        way("default", &[100.0, 101.0, 99.0, 101.0, 99.0]),
+        way("wild", &[60.0, 150.0, 50.0, 150.0, 50.0]),
+        way("sure", &[70.0, 71.0, 69.0, 71.0, 69.0]),
     ];
     let (stage, route, objective) = (Stage::Link, "a link".to_string(), Objective::Latency);
     let question = Question { stage, route, objective, ways };
@@ -99,8 +99,8 @@ fn the_best_of_what_is_sure_is_chosen() {
 
 #[test]
 fn a_gain_within_the_tie_is_no_offload() {
-    let little: &[f64] = &[1.02e9, 1.021e9, 1.019e9];
-    let steady: &[f64] = &[1e9, 1.001e9, 0.999e9];
+    let little: &[f64] = &[1.02e9, 1.021e9, 1.019e9, 1.021e9, 1.019e9];
+    let steady: &[f64] = &[1e9, 1.001e9, 0.999e9, 1.001e9, 0.999e9];
     let advice = advice([run("one", [steady; 4], [little; 4])]);
     let [range] = &layers(&advice).ranges[..] else { panic!("{advice}") };
     assert_eq!((range.decided.verdict, gain(&range.decided)), (Verdict::NoOffload, 1.0));
@@ -111,7 +111,25 @@ fn a_gain_within_the_tie_is_no_offload() {
 fn one_sample_is_named_as_missing() {
     let advice = advice([run("one", LEVEL, [&[9e9]; 4])]);
     assert!(layers(&advice).ranges.iter().all(|it| it.decided.verdict == Verdict::NotDistinguishable));
-    assert!(advice.missing.iter().any(|it| it.stage == Stage::Layers && it.what.contains("more than one sample")));
+    assert!(advice.missing.iter().any(|it| it.stage == Stage::Layers && it.what.ends_with("one has 1 sample")));
+}
+
+/// All of two samples, or of three, are often enough on one side of the truth: nothing is sure then, however far apart
+/// the ways are.
+#[test]
+fn few_samples_are_not_sure() {
+    let of = |count: usize| {
+        let samples = |rate: f64| -> &'static [f64] { vec![rate; count].leak() };
+        let advice = advice([run("one", [samples(1e9); 4], [samples(3e9); 4])]);
+        let verdict = layers(&advice).ranges[0].decided.verdict;
+        let is_missing = advice.missing.iter().any(|it| it.what.starts_with("5 samples, to be sure, of 1 layer"));
+        let choice = layers(&advice).ranges[0].decided.choice.clone();
+        (verdict, choice, is_missing)
+    };
+    for count in [2, 3, 4] {
+        assert_eq!(of(count), (Verdict::LikelyBetter, "thread".to_string(), true), "{count} samples");
+    }
+    assert_eq!(of(5), (Verdict::Better, "thread".to_string(), false));
 }
 
 #[test]
@@ -161,7 +179,7 @@ fn endpoints_of_other_computers_are_others_though_their_names_are_the_same() {
 
 #[test]
 fn a_record_that_is_not_complete_is_used_and_named() {
-    let mut half = run("half", LEVEL, [&[2e9, 2.02e9, 1.98e9]; 4]);
+    let mut half = run("half", LEVEL, [&[2e9, 2.02e9, 1.98e9, 2.01e9, 1.99e9]; 4]);
     half.record.complete = false;
     let advice = advice([half]);
     assert_eq!((advice.answers.len(), &advice.unfinished[..]), (1, &["half".to_string()][..]));
@@ -243,7 +261,7 @@ fn a_size_without_a_cost_is_named() {
 #[test]
 fn a_size_between_others_is_predicted_by_their_line() {
     let cost = |size: f64| if size <= 4096.0 { 100.0 + size / 10.0 } else { size / 8.0 - 2.4 };
-    let rate = |times: f64| SIZES.map(|size| vec![size as f64 * 1e9 / (cost(size as f64) * times); 2]);
+    let rate = |times: f64| SIZES.map(|size| vec![size as f64 * 1e9 / (cost(size as f64) * times); 5]);
     let [slow, fast] = [rate(1.0), rate(0.5)];
     let slices = |rates: &[Vec<f64>; 4]| -> Vec<Vec<f64>> { rates.to_vec() };
     let (slow, fast) = (slices(&slow), slices(&fast));
@@ -284,7 +302,7 @@ fn an_interval_between_sizes_is_of_95_per_cent() {
 
 #[test]
 fn a_placement_survives_its_file() {
-    let advice = advice([run("one", LEVEL, [&[2e9, 2.02e9, 1.98e9]; 4])]);
+    let advice = advice([run("one", LEVEL, [&[2e9, 2.02e9, 1.98e9, 2.01e9, 1.99e9]; 4])]);
     let placement = Placement::of(&advice);
     let text = placement.to_toml().unwrap();
     assert_eq!(toml::from_str::<Placement>(&text).unwrap(), placement);
@@ -319,6 +337,10 @@ fn a_survey_says_which_endpoint_of_a_system_is_best() {
         }
         survey["series"].as_array_mut().unwrap().push(faster);
     }
+    for series in survey["series"].as_array_mut().unwrap() {
+        let samples = series["samples"].as_array_mut().unwrap();
+        *samples = samples.iter().cycle().take(6).cloned().collect();
+    }
     let survey = Survey::parse("s".to_string(), survey.to_string().as_bytes()).unwrap();
     let advice = of(&Evidence { surveys: vec![survey], ..Evidence::default() });
     let [only] = &advice.answers[..] else { panic!("{advice}") };
@@ -338,7 +360,7 @@ fn programs_of_two_users_are_led_to_each_other_where_that_pays() {
         let plan = if unit == ns { Plan::duration(group, name) } else { Plan::rate(group, name, unit) };
         Plan { size, ..plan }
     };
-    let near = |middle: f64| vec![middle, middle * 1.01, middle * 0.99];
+    let near = |middle: f64| vec![middle, middle * 1.01, middle * 0.99, middle * 1.01, middle * 0.99];
     let mut record = Record { complete: true, ..Record::begin(3, false) };
     for (unit, group, name, size, kernel, underpass) in [
         (ns, BETWEEN_USERS, "two users: blocking, 1 B", Some(1), 30e3, 1e3),
@@ -401,7 +423,7 @@ fn measured_at(size: u64, rates: [f64; 2]) -> Run {
 
 #[test]
 fn a_check_counts_what_was_right_and_what_it_cost() {
-    let faster: &[f64] = &[2e9, 2.02e9, 1.98e9];
+    let faster: &[f64] = &[2e9, 2.02e9, 1.98e9, 2.01e9, 1.99e9];
     let asked = questions(&run("one", LEVEL, [faster; 4]));
     let asked: Vec<_> = asked.into_iter().map(|question| ("one".to_string(), question)).collect();
     let check = |size, rates| check::compare(&asked, &questions(&measured_at(size, rates)));
