@@ -31,7 +31,11 @@ pub struct Site {
 pub fn again(evidence: &Evidence, file: Option<&Path>) -> Result<(Option<Site>, Vec<Skipped>), Failure> {
     sys::ignore_broken_pipes();
     let mut surveys: Vec<&Survey> = evidence.surveys.iter().collect();
-    surveys.sort_by(|one, other| other.record.head.date.cmp(&one.record.head.date));
+    // As the advice prefers them.
+    surveys.sort_by(|one, other| {
+        let rank = |it: &Survey| (it.is_full(), it.record.head.date.clone());
+        rank(other).cmp(&rank(one))
+    });
     let named = file.map(Endpoints::read).transpose()?;
     let is_meant = |survey: &&Survey| match &named {
         Some(file) => {

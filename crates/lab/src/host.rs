@@ -50,6 +50,14 @@ impl Host {
         }
     }
 
+    /// The computer, without its kernel and the rest of its software, which change while it stays the same.
+    pub fn machine(&self) -> String {
+        let Host { architecture, processors, virtualised, .. } = self;
+        let processor = self.processor.as_deref().unwrap_or(architecture);
+        let memory = self.memory.map(|memory| (memory as f64 / f64::from(1 << 30)).round());
+        format!("{processor}, {processors}, {architecture}, {memory:?}, {virtualised:?}")
+    }
+
     /// All texts.
     pub fn texts(&self) -> impl Iterator<Item = &String> {
         let optional = [&self.system, &self.processor, &self.governor].into_iter().flatten();

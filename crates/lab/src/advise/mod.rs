@@ -31,7 +31,7 @@ pub struct Advice {
     pub answers: Vec<Sourced>,
     /// What was not measured.
     pub missing: Vec<Missing>,
-    /// Records that say nothing which a newer one of the same host does not say.
+    /// Records that say nothing which a newer, or more complete, one of the same host does not say.
     pub passed_over: Vec<String>,
     /// Records in which there is nothing to choose.
     pub silent: Vec<String>,
@@ -66,7 +66,8 @@ pub struct Missing {
 /// What a question is about, without the record that it comes from.
 type Key = (String, Stage, String, Objective);
 
-/// Advice from these records. Where two records of one host answer the same, the newer one counts.
+/// Advice from these records. Where two records of one host answer the same, the newer one counts; one that is not
+/// complete, or of a quick run, only where no other answers.
 pub fn of(evidence: &Evidence) -> Advice {
     let newest = newest(evidence);
     let sourced = |it: &Asked| {
@@ -91,13 +92,14 @@ pub fn of(evidence: &Evidence) -> Advice {
     Advice { missing: missing(&newest), answers, passed_over, silent, unfinished, quick }
 }
 
-/// The newest question of each kind.
+/// Of each kind the newest question of a record that is complete and not of a quick run; the newest of the others only
+/// where there is none.
 fn newest(evidence: &Evidence) -> BTreeMap<Key, Asked<'_>> {
     let mut newest: BTreeMap<Key, Asked> = BTreeMap::new();
     for asked in asked(evidence) {
         let question = &asked.question;
         let key = (asked.site.clone(), question.stage, question.route.clone(), question.objective);
-        if newest.get(&key).is_none_or(|other| other.date < asked.date) {
+        if newest.get(&key).is_none_or(|other| (other.is_full, other.date) < (asked.is_full, asked.date)) {
             newest.insert(key, asked);
         }
     }
@@ -107,20 +109,22 @@ fn newest(evidence: &Evidence) -> BTreeMap<Key, Asked<'_>> {
 /// All questions that records have.
 fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
     let runs = evidence.runs.iter().flat_map(|run| {
-        let (host, date) = (run.record.host.to_string(), run.record.date.as_str());
+        let (host, site) = (run.record.host.to_string(), run.record.host.machine());
         questions(run).into_iter().map(move |it| Asked {
             record: &run.name,
-            date,
-            site: host.clone(),
+            date: &run.record.date,
+            is_full: run.record.complete && !run.record.quick,
+            site: site.clone(),
             host: host.clone(),
             question: it,
         })
     });
     let surveys = evidence.surveys.iter().flat_map(|survey| {
-        let (host, site, date) = (endpoints(survey), site(survey), survey.record.head.date.as_str());
+        let (host, site) = (endpoints(survey), site(survey));
         surveyed::of_survey(survey).into_iter().map(move |it| Asked {
             record: &survey.name,
-            date,
+            date: &survey.record.head.date,
+            is_full: survey.is_full(),
             site: site.clone(),
             host: host.clone(),
             question: it,
@@ -133,6 +137,8 @@ fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
 struct Asked<'a> {
     record: &'a str,
     date: &'a str,
+    /// Whether the record is complete, and its figures are for quoting.
+    is_full: bool,
     /// What another record must be of, too, to take this one's place.
     site: String,
     host: String,
@@ -156,7 +162,7 @@ fn endpoints(survey: &Survey) -> String {
 /// Endpoints of one name may be those of another place, as those of every `survey --local`, or be emulated in another
 /// way.
 fn site(survey: &Survey) -> String {
-    let one = |it: &Endpoint| format!("{:?}", (&it.name, it.kind, &it.system, &it.emulation, it.host.to_string()));
+    let one = |it: &Endpoint| format!("{:?}", (&it.name, it.kind, &it.system, &it.emulation, it.host.machine()));
     format!("endpoints {}", survey.record.head.endpoints.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 

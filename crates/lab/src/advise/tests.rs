@@ -150,6 +150,33 @@ fn the_newer_record_of_a_host_counts() {
     assert_eq!(advice.passed_over, ["old"]);
 }
 
+/// A host that was given another kernel is no second host.
+#[test]
+fn two_kernels_of_one_host_count_once() {
+    let (mut old, new) = (run("old", LEVEL, LEVEL), run("new", LEVEL, LEVEL));
+    old.record.date = "2020-01-01T00:00:00Z".to_string();
+    (old.record.host.kernel, old.record.host.system) = ("Linux 5.4".to_string(), Some("an older one".to_string()));
+    let told = advice([old.clone(), new.clone()]);
+    assert_eq!((told.answers.len(), told.answers[0].record.as_str()), (1, "new"), "{told}");
+    old.record.host.processors += 1;
+    assert_eq!(advice([old, new]).answers.len(), 2, "another number of processors is another host");
+}
+
+/// What was ended early, or was only to show that all works, does not displace figures for quoting.
+#[test]
+fn a_full_record_counts_more_than_a_newer_one_that_is_not() {
+    let changes: [fn(&mut Record); 2] = [|it| it.complete = false, |it| it.quick = true];
+    for change in changes {
+        let (mut full, mut other) = (run("full", LEVEL, LEVEL), run("other", LEVEL, LEVEL));
+        full.record.date = "2020-01-01T00:00:00Z".to_string();
+        change(&mut other.record);
+        let told = advice([full, other.clone()]);
+        assert_eq!((told.answers.len(), told.answers[0].record.as_str()), (1, "full"), "{told}");
+        assert_eq!(told.passed_over, ["other"]);
+        assert_eq!(advice([other]).answers.len(), 1, "it counts where there is no other");
+    }
+}
+
 /// All surveys of one computer call their endpoints the same.
 #[test]
 fn endpoints_of_other_computers_are_others_though_their_names_are_the_same() {
