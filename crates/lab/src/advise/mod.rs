@@ -213,7 +213,12 @@ fn missing(asked: &BTreeMap<Key, Asked>) -> Vec<Missing> {
             missing.push(Missing {
                 stage: question.stage,
                 what: format!("{FEWEST} samples, to be sure, of {}; {record} has {have}", question.route),
-                remedy: format!("{}, with --samples {FEWEST}", question.stage.remedy()),
+                remedy: if question.is_surveyed() {
+                    let words = "underpass survey, with samples = 5 or more under [plan]; with --local without --quick";
+                    words.to_string()
+                } else {
+                    format!("{}, with --samples {FEWEST}", question.stage.remedy())
+                },
             });
         }
     }

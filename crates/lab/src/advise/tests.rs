@@ -378,6 +378,20 @@ fn a_survey_says_which_endpoint_of_a_system_is_best() {
     assert!(only.answer.ranges.iter().all(|it| it.decided.choice == "card" && it.decided.verdict == Verdict::Better));
 }
 
+/// A survey has no option for the number of its samples, and no suite measures between its endpoints.
+#[test]
+fn what_is_missing_of_a_survey_is_measured_by_a_survey() {
+    let mut survey = crate::evidence::tests::survey();
+    let mut fast = survey["series"][0].clone();
+    fast["path"] = "underpass".into();
+    survey["series"].as_array_mut().unwrap().push(fast);
+    let survey = Survey::parse("s".to_string(), survey.to_string().as_bytes()).unwrap();
+    let told = of(&Evidence { surveys: vec![survey], ..Evidence::default() });
+    let few = told.missing.iter().find(|it| it.what.contains("s has 2 samples")).expect("two samples are few");
+    assert_eq!(few.stage, Stage::Transport);
+    assert_eq!(few.remedy, "underpass survey, with samples = 5 or more under [plan]; with --local without --quick");
+}
+
 /// What `bench broker` measures, with daemon and without, of which round trips and streams have one size in common.
 #[test]
 fn programs_of_two_users_are_led_to_each_other_where_that_pays() {
