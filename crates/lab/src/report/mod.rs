@@ -235,9 +235,15 @@ fn suite_table(caption: &str, measurements: &[&Measurement]) -> Table {
         ];
         Row { name: it.name.clone(), notes: it.notes.clone(), cells }
     };
+    let is_difference = |it: &&Measurement| it.ratio.is_none() && it.difference.is_some();
+    let head = match measurements.iter().filter(|it| is_difference(it)).count() {
+        0 => "ratio",
+        all if all == measurements.len() => "difference",
+        _ => "ratio, or difference",
+    };
     Table {
         caption: format!("{caption}: all figures"),
-        heads: ["", "kernel TCP", "Underpass", "ratio", "target", "verdict"].map(str::to_string).into(),
+        heads: ["", "kernel TCP", "Underpass", head, "target", "verdict"].map(str::to_string).into(),
         rows: measurements.iter().map(row).collect(),
     }
 }

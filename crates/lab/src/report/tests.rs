@@ -80,6 +80,18 @@ fn what_was_not_measured_is_not_shown() {
     }
 }
 
+/// A column is named for what it has.
+#[test]
+fn a_difference_is_not_called_a_ratio() {
+    let head = |measured: &[&Measurement]| suite_table("it", measured).heads[3].clone();
+    let plan = Plan::duration("wake", "it");
+    let measured = |plan: &Plan| Measurement::conclude("setup", plan, vec![2.0; 2], vec![1.0; 2], None, None);
+    let (ratio, difference) = (measured(&plan), measured(&Plan::cost("wake", "it", Unit::Nanoseconds)));
+    assert_eq!(head(&[&ratio]), "ratio");
+    assert_eq!(head(&[&difference]), "difference");
+    assert_eq!(head(&[&ratio, &difference]), "ratio, or difference");
+}
+
 #[test]
 fn a_run_that_is_not_complete_says_so() {
     let half = Record { complete: false, ..example() };
