@@ -7,7 +7,7 @@ use super::page::{Block, Figure, Section};
 use super::published::{GPU_OVER_CPU, RECEIVER_SIZES, RECEIVERS, Receiver};
 use super::suite_table;
 use super::table::{Cell, Row, Table};
-use crate::bootstrap;
+use crate::bootstrap::{self, Interval};
 use crate::record::Measurement;
 use crate::statistic::{deviation, mean};
 use crate::suite::checksum::table::{self, Contestant, Socket, Stage, Task, Way};
@@ -87,9 +87,10 @@ fn beside_the_paper(measurements: &[&Measurement]) -> Table {
             });
             let best = best.max_by(|one, other| one.0.total_cmp(&other.0));
             best.map_or_else(Cell::default, |(gain, interval, octets)| {
-                let [low, high] = [interval.low, interval.high].map(|ratio| (ratio - 1.0) * 100.0);
+                let interval = Interval { low: interval.low - 1.0, high: interval.high - 1.0 };
+                let [low, high] = [interval.low, interval.high].map(|gain| gain * 100.0);
                 let small = format!("{low:+.1} to {high:+.1} %, {}", size(octets));
-                Cell { small, ..Cell::number(format!("{:+.1} %", gain * 100.0), gain) }
+                Cell { small, interval: Some(interval), ..Cell::number(format!("{:+.1} %", gain * 100.0), gain) }
             })
         });
         cells.iter().any(|it| it.value.is_some()).then(|| {

@@ -169,7 +169,9 @@ fn beside_the_paper(measurements: &[&Measurement]) -> Table {
             None => Cell { class: "published", ..Cell::text(note) },
         };
         let small = interval.map(|it| format!("{} to {} %", digits(it.low), digits(it.high))).unwrap_or_default();
-        let here = Cell { small, ..Cell::number(format!("{value:+.1} %"), value / 100.0) };
+        // As the value, a share.
+        let interval = interval.map(|it| Interval { low: it.low / 100.0, high: it.high / 100.0 });
+        let here = Cell { small, interval, ..Cell::number(format!("{value:+.1} %"), value / 100.0) };
         Some(Row { name, notes: Vec::new(), cells: vec![paper, here] })
     });
     let heads = ["more messages a second", "paper", "here"].map(str::to_string).into();

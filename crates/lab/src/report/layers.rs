@@ -99,7 +99,7 @@ fn beside_the_paper(measurements: &[&Measurement]) -> Table {
                 let interval = bootstrap::of_ratio(&over.samples, &under.samples);
                 let ends = interval.map(|it| [it.low, it.high].map(|end| digits(end * 100.0)));
                 let small = ends.map(|[low, high]| format!("{low} – {high} %")).unwrap_or_default();
-                Cell { small, ..share(top / bottom) }
+                Cell { small, interval, ..share(top / bottom) }
             })
             .into();
         let any = cells.iter().any(|it| it.value.is_some());

@@ -21,11 +21,12 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use askama::Template;
 
+use crate::bootstrap;
 use crate::evidence::{Checked, Evidence, Run, Survey};
 use crate::record::{Measurement, Record, Verdict};
 use crate::replace::replace;
 use crate::terminal::{contrast, targets};
-use crate::unit::digits;
+use crate::unit::{Better, digits};
 use page::{About, Gap, Page, Section, Tile};
 use table::{Cell, Row, Table};
 
@@ -222,9 +223,18 @@ fn suite_table(caption: &str, measurements: &[&Measurement]) -> Table {
             Some(false) => Cell { class: "missed", ..Cell::text("✗ missed") },
             None => Cell::default(),
         };
-        let contrast = match it.ratio.or(it.difference) {
-            Some(value) => Cell::number(contrast(it), value),
-            None => Cell::default(),
+        let contrast = match (it.ratio, it.difference) {
+            (Some(ratio), _) => {
+                let [over, under] = match it.better {
+                    Better::Lower => [&it.kernel, &it.underpass],
+                    Better::Higher => [&it.underpass, &it.kernel],
+                };
+                let interval = bootstrap::of_ratio(&over.samples, &under.samples);
+                let small = interval.map(|it| format!("{} – {}×", digits(it.low), digits(it.high))).unwrap_or_default();
+                Cell { small, interval, ..Cell::number(contrast(it), ratio) }
+            }
+            (None, Some(difference)) => Cell { unit: it.unit.symbol(), ..Cell::number(contrast(it), difference) },
+            (None, None) => Cell::default(),
         };
         let cells = vec![
             Cell::figure(it.unit, &it.kernel),

@@ -80,6 +80,20 @@ fn what_was_not_measured_is_not_shown() {
     }
 }
 
+/// The file that the page makes of a table has the intervals that a reader sees.
+#[test]
+fn intervals_stand_beside_their_numbers() {
+    let plan = Plan::rate("connect", "it", Unit::PerSecond);
+    let one = Measurement::conclude("setup", &plan, vec![10.0, 11.0], vec![20.0, 33.0], None, None);
+    let ratio = suite_table("it", &[&one]).rows[0].cells[2].clone();
+    let interval = ratio.interval.expect("of two samples each");
+    assert!((interval.low - 20.0 / 11.0).abs() < 1e-9 && (interval.high - 3.3).abs() < 1e-9, "{interval:?}");
+    assert_eq!(ratio.small, "1.82 – 3.30×");
+    let plan = Plan::cost("wake", "it", Unit::Nanoseconds);
+    let other = Measurement::conclude("setup", &plan, vec![10.0, 11.0], vec![20.0, 33.0], None, None);
+    assert_eq!(suite_table("it", &[&other]).rows[0].cells[2].unit, "ns");
+}
+
 /// A column is named for what it has.
 #[test]
 fn a_difference_is_not_called_a_ratio() {
@@ -176,6 +190,7 @@ fn drivers_are_drawn_by_packets_and_by_octets() {
     assert_eq!(names(&charts[0]), ["AF_XDP", "UDP, a call each"]);
     assert_eq!(charts[1]["series"][0]["points"][1]["y"], 2e5 * 1024.0);
     assert!(page.contains(">+50.0 %</data>") && page.contains(">+70 %</data>"), "here, and the paper's");
+    assert!(page.contains("<data value=\"0.5\" data-low=\"0.5\" data-high=\"0.5\">+50.0 %</data>"));
 }
 
 /// One sample of each says how much it is, and nothing of how sure that is.
