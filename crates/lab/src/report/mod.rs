@@ -27,7 +27,7 @@ use crate::record::{Measurement, Record, Verdict};
 use crate::replace::replace;
 use crate::terminal::{contrast, targets};
 use crate::unit::{Better, digits};
-use page::{About, Gap, Page, Section, Tile};
+use page::{About, Gap, Kind, Page, Section, Tile};
 use table::{Cell, Row, Table};
 
 /// Writes the page.
@@ -180,7 +180,8 @@ fn about_check(Checked { name, check }: &Checked) -> About {
         ("Samples of each way", check.samples.to_string()),
         ("Advice from", check.records.join(", ")),
     ];
-    About { name: name.clone(), date: check.date.clone(), host: check.host.to_string(), quick: check.quick, facts }
+    let (name, date, host) = (name.clone(), check.date.clone(), check.host.to_string());
+    About { kind: Kind::Check, name, date, host, quick: check.quick, facts }
 }
 
 fn about_survey(survey: &Survey) -> About {
@@ -194,6 +195,7 @@ fn about_survey(survey: &Survey) -> About {
     ];
     let host = format!("{} endpoints", survey.record.head.endpoints.len());
     About {
+        kind: Kind::Survey,
         name: survey.name.clone(),
         date: survey.record.head.date.clone(),
         host,
@@ -212,7 +214,8 @@ fn about(run: &Run) -> About {
     ];
     facts.extend(host.load.map(|load| ("Load before the run", digits(load))));
     facts.extend(programs.iter().map(|program| ("Program", program.clone())));
-    About { name: run.name.clone(), date: date.clone(), host: host.to_string(), quick: *quick, facts }
+    let (name, date, host) = (run.name.clone(), date.clone(), host.to_string());
+    About { kind: Kind::Run, name, date, host, quick: *quick, facts }
 }
 
 /// All measurements of a suite with what is promised of them.

@@ -30,6 +30,8 @@ pub struct Page {
 
 /// A run, for the head and the foot of the page.
 pub struct About {
+    /// What its record is of, by which the page says how it was measured.
+    pub kind: Kind,
     /// The name of its record.
     pub name: String,
     /// When it began.
@@ -40,6 +42,17 @@ pub struct About {
     pub quick: bool,
     /// Further facts, by name.
     pub facts: Vec<(&'static str, String)>,
+}
+
+/// What a record is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A run of suites.
+    Run,
+    /// A survey of endpoints.
+    Survey,
+    /// A check of advice.
+    Check,
 }
 
 /// A headline.
@@ -148,6 +161,10 @@ impl Page {
     fn has_charts(&self) -> bool {
         let mut blocks = self.sections.iter().flat_map(|section| &section.blocks);
         blocks.any(|block| matches!(block, Block::Figure(_)))
+    }
+
+    fn has(&self, kind: Kind) -> bool {
+        self.runs.iter().any(|run| run.kind == kind)
     }
 
     fn is_quick(&self) -> bool {

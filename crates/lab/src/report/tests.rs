@@ -331,6 +331,23 @@ fn a_file_is_drawn_with_and_without_offloading() {
     );
 }
 
+/// How a survey is measured differs from how a suite is.
+#[test]
+fn the_page_says_how_what_it_shows_was_measured() {
+    let text = crate::evidence::tests::survey().to_string();
+    let surveys = vec![Survey::parse("survey".to_string(), text.as_bytes()).unwrap()];
+    let checks = vec![crate::evidence::tests::checked()];
+    let words = ["Kernel TCP and Underpass were measured in turn", "In surveys existing tools", "In checks of advice"];
+    let told = |evidence: Evidence| {
+        let page = without_library(&html(&evidence).unwrap());
+        words.map(|it| page.contains(it))
+    };
+    let runs = Evidence::of("example".to_string(), example()).unwrap().runs;
+    assert_eq!(told(Evidence { runs, ..Evidence::default() }), [true, false, false]);
+    assert_eq!(told(Evidence { surveys, ..Evidence::default() }), [false, true, false]);
+    assert_eq!(told(Evidence { checks, ..Evidence::default() }), [false, false, true]);
+}
+
 /// Two cases, one of them wrong: what they come to, and the wrong one by itself.
 #[test]
 fn a_check_is_shown_with_each_wrong_case() {
