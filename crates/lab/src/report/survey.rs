@@ -10,6 +10,7 @@ use super::table::{Cell, Row, Table};
 use crate::bootstrap;
 use crate::evidence::Survey;
 use crate::record;
+use crate::survey::observation::observe;
 use crate::survey::record::{Endpoint, Key, Metric, Observation, Percentiles, Sample, Series, SurveyRecord, word};
 use crate::survey::summary::{costs, percentiles};
 use crate::unit::{Unit, counted, digits, size};
@@ -227,6 +228,7 @@ fn endpoints(survey: &SurveyRecord) -> Table {
     }
 }
 
+/// What the samples say: what the record says of them may have been changed.
 fn observations(survey: &SurveyRecord) -> Table {
     let row = |it: &Observation| Row {
         name: capital(&word(it.name).replace('-', " ")),
@@ -236,7 +238,7 @@ fn observations(survey: &SurveyRecord) -> Table {
     Table {
         caption: "The paper's observations, tested on these data".to_string(),
         heads: ["observation", "these data", "why"].map(str::to_string).into(),
-        rows: survey.observations.iter().map(row).collect(),
+        rows: observe(survey).iter().map(row).collect(),
     }
 }
 

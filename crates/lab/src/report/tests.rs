@@ -262,8 +262,9 @@ fn one_size_makes_no_curve() {
 /// Every pair: a map for each size, and curves from each sender.
 #[test]
 fn endpoints_are_drawn_by_pair() {
-    let text = crate::evidence::tests::survey().to_string();
-    let survey = Survey::parse("survey".to_string(), text.as_bytes()).unwrap();
+    let mut text = crate::evidence::tests::survey();
+    text["endpoints"][0]["emulation"] = "as <it> is".into();
+    let survey = Survey::parse("survey".to_string(), text.to_string().as_bytes()).unwrap();
     let page = html(&Evidence { surveys: vec![survey], ..Evidence::default() }).unwrap();
     let charts = charts(&page);
     let kinds: Vec<&str> = charts.iter().map(|it| it["kind"].as_str().unwrap()).collect();
@@ -280,6 +281,17 @@ fn endpoints_are_drawn_by_pair() {
         .map(|end| format!("Processor time of the {end} for each byte: throughput, kernel TCP, 64 B: sender by row"));
     assert!(captions.iter().all(|it| page.contains(it)), "{}", without_library(&page));
     assert!(page.contains("as &#60;it&#62; is") && page.contains("7.00 ns"), "{}", without_library(&page));
+}
+
+/// The record says that an observation is confirmed, and has two pairs, of which nothing can be said.
+#[test]
+fn observations_are_tested_on_the_samples_that_are_shown() {
+    let text = crate::evidence::tests::survey();
+    assert_eq!(text["observations"][0]["verdict"], "confirmed");
+    let survey = Survey::parse("survey".to_string(), text.to_string().as_bytes()).unwrap();
+    let page = without_library(&html(&Evidence { surveys: vec![survey], ..Evidence::default() }).unwrap());
+    assert!(page.contains("Maximum follows receiver") && page.contains("Latency follows receiver"), "{page}");
+    assert!(!page.contains(">confirmed<") && page.matches(">undecided<").count() == 3, "{page}");
 }
 
 /// What a SmartNIC does to a transfer, and how exchanges were distributed where the tool tells.
