@@ -535,6 +535,20 @@ fn an_agent_has_one_coordinator_and_ends_what_it_started_when_that_is_gone() {
     });
 }
 
+/// It asks on while the agent is at work, and reads no answer.
+#[test]
+fn a_coordinator_that_asks_without_end_is_left() {
+    with_agents(1, |token, at| {
+        let stream = TcpStream::connect(at[0]).unwrap();
+        let ends = (Box::new(stream.try_clone().unwrap()) as _, Box::new(stream.try_clone().unwrap()) as _);
+        let (mut say, _hear) = channel::greet(ends, token).unwrap();
+        // What is asked first takes until all tools have said their versions.
+        let asked = (0..1_000_000).take_while(|_| say.say(&Request::Describe).is_ok()).count();
+        assert!(asked < 1_000_000, "all of it was taken");
+        await_condition("the agent takes no other coordinator", || Remote::connect(at[0], token).is_ok());
+    });
+}
+
 #[test]
 fn an_agent_ends_without_waiting_for_a_stranger() {
     let begun = Instant::now();

@@ -27,6 +27,9 @@ const GREETING: Duration = Duration::from_secs(10);
 const STRANGERS: usize = 16;
 /// A coordinator that says nothing for so long is gone.
 const SILENCE: Duration = Duration::from_secs(900);
+/// Requests that wait for their turn. A coordinator asks one thing at a time, and one more when it has lost patience; a
+/// client that asks without end is none.
+const WAITING: usize = 64;
 /// Time from one look for Ctrl-C to the next.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -124,19 +127,21 @@ impl Agent {
     /// Answers until the coordinator is gone.
     fn work(&self, mut say: Sender, mut hear: Receiver, ended: &dyn Fn() -> bool) {
         let gone = Arc::new(AtomicBool::new(false));
-        let (give, requests) = mpsc::channel();
+        let (give, requests) = mpsc::sync_channel(WAITING);
         let over = gone.clone();
         // Hears also while a measurement runs that a coordinator no longer waits for. It ends with the connection.
         thread::spawn(move || {
             while let Ok(request) = hear.hear::<Request>() {
-                if give.send(request).is_err() {
+                // It must go on hearing to learn of the end, so nothing waits for room.
+                if give.try_send(request).is_err() {
                     break;
                 }
             }
             over.store(true, Ordering::Relaxed);
         });
         let mut work = Work::new(self.launcher.as_ref(), &self.tools, self.ports.clone(), &gone);
-        while !ended() {
+        // What a coordinator asked that is gone needs no answer.
+        while !ended() && !gone.load(Ordering::Relaxed) {
             match requests.recv_timeout(LOOK) {
                 Ok(request) => {
                     if say.say(&work.answer(request)).is_err() {
