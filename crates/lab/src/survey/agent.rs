@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::net::sockopt;
 
 use super::channel::{self, ChannelError, Receiver, Sender};
 use super::child::readable;
@@ -25,7 +26,11 @@ use crate::launcher::Launcher;
 const GREETING: Duration = Duration::from_secs(10);
 /// Strangers that are listened to at a time.
 const STRANGERS: usize = 16;
-/// A coordinator that says nothing for so long is gone.
+/// Time until a silent coordinator's kernel is asked for a sign of life, and from one question to the next.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+/// So many questions without an answer end the connection.
+const SIGNS: u32 = 3;
+/// A coordinator that says nothing for so long is gone, though its kernel is there.
 const SILENCE: Duration = Duration::from_secs(900);
 /// Requests that wait for their turn. A coordinator asks one thing at a time, and one more when it has lost patience; a
 /// client that asks without end is none.
@@ -209,12 +214,45 @@ impl Drop for Seat<'_> {
     }
 }
 
+/// Has the kernel ask for a sign of life where nothing is said, and end the connection without one: the coordinator's
+/// host, or the way to it, may be gone, of which nothing tells (tcp(7)).
+fn notice_silence(stream: &TcpStream) -> std::io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, SIGN_OF_LIFE)?;
+    sockopt::set_tcp_keepintvl(stream, SIGN_OF_LIFE)?;
+    sockopt::set_tcp_keepcnt(stream, SIGNS)?;
+    // The same where an answer is on its way.
+    Ok(sockopt::set_tcp_user_timeout(stream, (SIGN_OF_LIFE * (SIGNS + 1)).as_millis() as u32)?)
+}
+
 fn greeted(stream: &TcpStream, token: &Token, seat: &Seat) -> Result<(Sender, Receiver), ChannelError> {
     stream.set_read_timeout(Some(GREETING))?;
     stream.set_write_timeout(Some(GREETING))?;
     stream.set_nodelay(true)?;
+    notice_silence(stream)?;
     let ends = (Box::new(stream.try_clone()?) as _, Box::new(stream.try_clone()?) as _);
     let greeted = channel::answer(ends, token, || seat.take())?;
     stream.set_read_timeout(Some(SILENCE))?;
     Ok(greeted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An agent answers that it is busy until it has learnt that its coordinator is gone.
+    #[test]
+    fn a_coordinator_whose_host_is_gone_is_missed_within_a_minute() {
+        let agent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _coordinator = TcpStream::connect(agent.local_addr().unwrap()).unwrap();
+        let (stream, _) = agent.accept().unwrap();
+        let seat = Seat { taken: &AtomicBool::new(false), is_ours: Cell::new(false) };
+        // The greeting does not come, which does not matter here.
+        stream.shutdown(Shutdown::Read).unwrap();
+        greeted(&stream, &Token::none(), &seat).unwrap_err();
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        let asked = sockopt::tcp_keepintvl(&stream).unwrap() * sockopt::tcp_keepcnt(&stream).unwrap();
+        assert!(sockopt::tcp_keepidle(&stream).unwrap() + asked < Duration::from_secs(60));
+        assert!((1..60_000).contains(&sockopt::tcp_user_timeout(&stream).unwrap()));
+    }
 }
