@@ -289,6 +289,28 @@ fn a_number_that_is_none_ends_the_connection_and_the_figure_is_named() {
     assert!(named.iter().all(|it| it.reason.contains("makes no sense")), "{named:?}");
 }
 
+/// Each octet of its greeting comes in time, and all of it would take minutes.
+#[test]
+fn an_agent_that_dribbles_its_greeting_does_not_hold_the_coordinator() {
+    let (slow, at) = listener();
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = slow.accept().unwrap();
+            // It begins as an agent does, and goes on until nobody hears it.
+            for octet in b"underpass-agent\x01".iter().chain(&[0; 32]) {
+                if stream.write_all(&[*octet]).is_err() || begun.elapsed() > Duration::from_secs(60) {
+                    return;
+                }
+                thread::sleep(Duration::from_secs(1));
+            }
+        });
+        let error = Remote::connect(at, &token()).err().expect("it has not greeted").to_string();
+        assert_eq!(error, "the agent did not answer within 10 s");
+    });
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+}
+
 /// A coordinator neither keeps what it has not asked for, nor all of what an agent gives as a reason.
 #[test]
 fn an_agent_that_never_stops_talking_fills_no_memory() {

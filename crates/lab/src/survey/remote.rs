@@ -1,5 +1,6 @@
 //! An agent as its coordinator sees it: reached at an address, or started by a command.
 
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -94,14 +95,18 @@ impl Remote {
         let stream = TcpStream::connect_timeout(&at, CONNECT).map_err(unreachable)?;
         let ends = || -> std::io::Result<_> {
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(CONNECT))?;
             stream.set_write_timeout(Some(CONNECT))?;
             Ok((stream.try_clone()?, stream.try_clone()?))
         };
         let (from, to) = ends().map_err(unreachable)?;
-        let (say, hear) = channel::greet((Box::new(from), Box::new(to)), token).map_err(AgentError::Lost)?;
-        // From now on each question has its own limit of time.
-        stream.set_read_timeout(None).map_err(unreachable)?;
+        // The limit is that of the whole greeting, of which each octet may come in time.
+        let greeted = wait(&greet(from, to, token.clone()), CONNECT);
+        let greeted = greeted.and_then(|greeted| greeted.map_err(AgentError::Lost));
+        if greeted.is_err() {
+            // The thread that greets ends with the connection.
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        let (say, hear) = greeted?;
         Ok(Remote { say, replies: listen(hear), stream: Some(stream), started: None })
     }
 
@@ -117,11 +122,7 @@ impl Remote {
         let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(AgentError::Confused);
         };
-        let (give, take) = mpsc::channel();
-        thread::spawn(move || {
-            let _ = give.send(channel::greet((Box::new(from), Box::new(to)), &Token::none()));
-        });
-        match wait(&take, START) {
+        match wait(&greet(from, to, Token::none()), START) {
             Ok(Ok((say, hear))) => Ok(Remote { say, replies: listen(hear), stream: None, started: Some(child) }),
             other => {
                 let is_closed = matches!(other, Ok(Err(ChannelError::Closed)));
@@ -244,6 +245,18 @@ fn is_wordy(facts: &Facts) -> bool {
     let of_tools = tools.iter().map(|it| &it.version).chain(unusable.iter().map(|(_, reason)| reason));
     let has_more = tools.len() + unusable.len() > Tool::ALL.len();
     has_more || own.chain(host.texts()).chain(of_tools).any(|text| text.len() > LONGEST_TEXT)
+}
+
+/// What an agent's greeting comes to.
+type Greeted = Result<(Sender, Receiver), ChannelError>;
+
+/// Greets by a thread, for which nobody has to wait.
+fn greet(from: impl Read + Send + 'static, to: impl Write + Send + 'static, token: Token) -> mpsc::Receiver<Greeted> {
+    let (give, take) = mpsc::channel();
+    thread::spawn(move || {
+        let _ = give.send(channel::greet((Box::new(from), Box::new(to)), &token));
+    });
+    take
 }
 
 /// Hears by a thread, which ends with the connection.
