@@ -17,19 +17,15 @@ use serde::Deserialize;
 use crate::advise::case;
 use crate::input::{self, InputError, MOST_OF_RECORD};
 use crate::record::Record;
-use crate::survey::record::FORMAT;
+use crate::survey::record::{FORMAT, LONGEST_TEXT, MOST_SIZES};
 pub use check::Checked;
 pub use run::Run;
 pub use survey::Survey;
 
-/// Longest text of a record, in bytes.
-const LONGEST_TEXT: usize = 4096;
 /// Most samples of a figure: ten times those that can be asked for.
 const MOST_OF_FIGURE: usize = 10_000;
 /// Most samples of all figures together.
 const MOST_SAMPLES: usize = 1_000_000;
-/// Most sizes of one curve.
-const MOST_SIZES: usize = 1000;
 
 /// Records, by kind.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Amounts, Problem, check_date, check_texts, check_version};
 use crate::statistic::median;
-use crate::survey::record::{Head, Key, SCHEMA, Series, SurveyRecord, word};
+use crate::survey::record::{Head, Key, MOST_ENDPOINTS, SCHEMA, Series, SurveyRecord, word};
 use crate::unit::is_possible;
 
-const MOST_ENDPOINTS: usize = 100;
 const MOST_SERIES: usize = 200_000;
 /// Most processor time of one sample, in ns: a thousand processors for a day.
 const MOST_TIME: u64 = 86_400 * 1_000 * 1_000_000_000;

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::record::{Kind, Latency, Load, Plan, Throughput, Tool};
+use super::record::{
+    Kind, LONGEST_NAME, LONGEST_TEXT, Latency, Load, MOST_ENDPOINTS, MOST_SIZES, Plan, Throughput, Tool,
+};
 use crate::input::{self, InputError};
 
 /// Sizes of a message that are measured unless the file says otherwise, in bytes.
@@ -144,6 +146,14 @@ impl Endpoints {
                 ));
             }
         }
+        // No report could read the record.
+        if endpoints.len() > MOST_ENDPOINTS {
+            let count = endpoints.len();
+            return Err(format!(
+                "{count} endpoints are more than the {MOST_ENDPOINTS} of one survey; survey some by \
+                                themselves"
+            ));
+        }
         if endpoints.len() < 2 {
             return Err("at least two [[endpoint]] are needed: pairs are measured".to_string());
         }
@@ -175,6 +185,10 @@ fn plan(text: PlanText) -> Result<Plan, String> {
     let loads = [Load::Idle, Load::Stream];
     let latency: Vec<Latency> =
         loads.iter().flat_map(|load| sizes.iter().map(|size| Latency { size: *size, load: *load })).collect();
+    let few = |name: &str, count: usize| {
+        if count <= MOST_SIZES { Ok(()) } else { Err(format!("plan.{name}: {count} sizes, more than {MOST_SIZES}")) }
+    };
+    few("sizes", sizes.len()).and_then(|()| few("tls", tls.len()))?;
     let distinct =
         |count: usize, all: usize| if count == all { Ok(()) } else { Err("plan: a value comes twice".to_string()) };
     distinct(sizes.iter().collect::<BTreeSet<_>>().len(), sizes.len())?;
@@ -196,11 +210,14 @@ fn place(text: EndpointText) -> Result<Place, String> {
     let system = system.unwrap_or_else(|| name.clone());
     for word in [&name, &system] {
         let fits = !word.is_empty()
-            && word.len() <= 64
+            && word.len() <= LONGEST_NAME
             && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
         if !fits {
-            return Err(format!("{word:?} cannot be a name: up to 64 letters, digits, '-', '_' and '.'"));
+            return Err(format!("{word:?} cannot be a name: up to {LONGEST_NAME} letters, digits, '-', '_' and '.'"));
         }
+    }
+    if emulation.as_ref().is_some_and(|how| how.len() > LONGEST_TEXT) {
+        return Err(format!("endpoint {name:?}: emulation has more than {LONGEST_TEXT} bytes"));
     }
     if address.is_unspecified() || address.is_multicast() {
         return Err(format!("endpoint {name:?}: {address} is no address to connect to"));
@@ -306,6 +323,30 @@ mod tests {
         assert!(plan("sizes = []\ntls = []").contains("nothing is left to measure"));
         assert!(plan("tls = [1]").contains("plan.tls"));
         assert!(plan("latency_tool = \"iperf3\"").contains("sockperf or qperf"));
+    }
+
+    /// What no report could read is not measured.
+    #[test]
+    fn more_than_a_record_may_have_is_refused_before_the_first_sample() {
+        let endpoint = |number: usize| {
+            format!("[[endpoint]]\nname = \"e{number}\"\nkind = \"host\"\naddress = \"10.0.0.1\"\nstart = [\"ssh\"]\n")
+        };
+        let endpoints = |count| Endpoints::parse(&(0..count).map(endpoint).collect::<String>());
+        assert_eq!(endpoints(100).unwrap().endpoints.len(), 100);
+        assert_eq!(
+            endpoints(101).unwrap_err(),
+            "101 endpoints are more than the 100 of one survey; survey some by themselves"
+        );
+        let sizes = |count: u64| (64..64 + count).map(|it| it.to_string()).collect::<Vec<_>>().join(", ");
+        let plan = |line: String| Endpoints::parse(&format!("{TEXT}\n[plan]\n{line}"));
+        assert!(plan(format!("sizes = [{}]", sizes(1000))).is_ok());
+        let error = plan(format!("sizes = [{}]", sizes(1001))).unwrap_err();
+        assert_eq!(error, "plan.sizes: 1001 sizes, more than 1000");
+        let emulation = |count: usize| {
+            TEXT.replacen("[[endpoint]]", &format!("[[endpoint]]\nemulation = \"{}\"", "x".repeat(count)), 1)
+        };
+        assert!(Endpoints::parse(&emulation(4096)).is_ok());
+        assert!(Endpoints::parse(&emulation(4097)).unwrap_err().contains("emulation has more than 4096 bytes"));
     }
 
     proptest! {

@@ -32,6 +32,18 @@ pub const FORMAT: &str = "underpass-survey";
 /// ([`MOST_OF_RECORD`](crate::input::MOST_OF_RECORD)).
 pub const MOST_SAMPLES: usize = 80_000;
 
+/// Most endpoints of one survey: a report has a table of all pairs for each figure.
+pub const MOST_ENDPOINTS: usize = 100;
+
+/// Most sizes of one curve.
+pub const MOST_SIZES: usize = 1000;
+
+/// Longest name of an endpoint or its system, in bytes.
+pub const LONGEST_NAME: usize = 64;
+
+/// Longest other text of a record, in bytes.
+pub const LONGEST_TEXT: usize = 4096;
+
 /// One survey.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SurveyRecord {
