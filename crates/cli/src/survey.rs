@@ -189,6 +189,7 @@ impl From<SurveyError> for Failure {
             | SurveyError::NoJournal { .. }
             | SurveyError::NotASurvey(_)
             | SurveyError::TooMuch(_)
+            | SurveyError::TooSparse(_)
             | SurveyError::Journal(JournalError::Other { .. } | JournalError::Damaged { .. }) => {
                 Failure::WrongUse(error.into())
             }

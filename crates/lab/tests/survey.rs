@@ -22,7 +22,7 @@ use underpass_lab::survey::endpoints::{Place, Reach};
 use underpass_lab::survey::journal::JournalError;
 use underpass_lab::survey::message::{Amount, Client, Facts, Reading, Reply, Request, Server, Stopped};
 use underpass_lab::survey::record::{
-    Head, Key, Kind, Latency, Load, Metric, Percentiles, Plan, Throughput, Tool, ToolVersion,
+    Head, Key, Kind, Latency, Load, Metric, Percentiles, Plan, Throughput, Tool, ToolVersion, cells,
 };
 use underpass_lab::survey::remote::{AgentError, Remote};
 use underpass_lab::survey::token::Token;
@@ -466,6 +466,30 @@ fn more_samples_than_a_record_can_have_are_refused_before_the_first() {
         "{error}"
     );
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+}
+
+/// What the tool of each endpoint leaves of the pairs is known only when all have described themselves.
+#[test]
+fn a_survey_whose_report_would_be_too_large_is_refused_before_the_first_sample() {
+    let keys = |pairs: u32, flows: u32| -> Vec<Key> {
+        let key = |flows: u32, pair: u32| Key {
+            sender: format!("s{pair}"),
+            receiver: format!("r{pair}"),
+            via: None,
+            tool: Tool::Iperf3,
+            metric: Metric::Throughput,
+            size: 64,
+            flows,
+            load: Load::Idle,
+            path: Side::Kernel,
+        };
+        (1..=flows).flat_map(|flows| (0..pairs).map(move |pair| key(flows, pair))).collect()
+    };
+    // Each pair by itself is a cell of a map and one of a curve; all pairs of a figure share its map.
+    assert_eq!(cells(keys(1, 1).iter()), 2);
+    assert_eq!(cells(keys(100, 3).iter()), 3 * (100 * 100 + 100));
+    let error = SurveyError::TooSparse(200_000).to_string();
+    assert!(error.contains("200000 cells, and at most 100000") && error.contains("name fewer endpoints"), "{error}");
 }
 
 #[test]

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Amounts, Problem, check_date, check_texts, check_version};
 use crate::statistic::median;
-use crate::survey::record::{Head, Key, MOST_ENDPOINTS, SCHEMA, Series, SurveyRecord, word};
+use crate::survey::record::{
+    Head, Key, LONGEST_NAME, MOST_CELLS, MOST_ENDPOINTS, MOST_SAMPLES, SCHEMA, Series, SurveyRecord, cells, word,
+};
 use crate::unit::is_possible;
 
-const MOST_SERIES: usize = 200_000;
 /// Most processor time of one sample, in ns: a thousand processors for a day.
 const MOST_TIME: u64 = 86_400 * 1_000 * 1_000_000_000;
 
@@ -39,8 +40,8 @@ impl Survey {
 }
 
 fn check(record: &SurveyRecord) -> Result<(), Problem> {
-    if record.head.endpoints.len() > MOST_ENDPOINTS || record.series.len() > MOST_SERIES {
-        let most = format!("has more than {MOST_ENDPOINTS} endpoints or {MOST_SERIES} series");
+    if record.head.endpoints.len() > MOST_ENDPOINTS || record.series.len() > MOST_SAMPLES {
+        let most = format!("has more than {MOST_ENDPOINTS} endpoints or {MOST_SAMPLES} series");
         return Err(Problem::Excessive(most));
     }
     let Head { date, version, revision, endpoints, .. } = &record.head;
@@ -54,6 +55,12 @@ fn check(record: &SurveyRecord) -> Result<(), Problem> {
     let of_samples = record.series.iter().flat_map(|it| it.samples.iter().map(|it| &it.at));
     let of_observations = record.observations.iter().map(|it| &it.text);
     check_texts(of_head.chain(of_endpoints).chain(of_skipped).chain(of_samples).chain(of_observations))?;
+    // Each cell of a table of pairs has both names.
+    if let Some(long) = endpoints.iter().find(|it| it.name.len() > LONGEST_NAME) {
+        let start: String = long.name.chars().take(40).collect();
+        let what = format!("has an endpoint whose name has more than {LONGEST_NAME} bytes, beginning {start:?}");
+        return Err(Problem::Excessive(what));
+    }
     let names: BTreeSet<&String> = endpoints.iter().map(|it| &it.name).collect();
     if names.len() < endpoints.len() {
         return Err(Problem::Excessive("has two endpoints of one name".to_string()));
@@ -75,6 +82,13 @@ fn check(record: &SurveyRecord) -> Result<(), Problem> {
         }
         amounts.add(Key { size: 0, ..key.clone() }, series.samples.len())?;
         check_figures(series).map_err(wrong)?;
+    }
+    if amounts.samples > MOST_SAMPLES {
+        return Err(Problem::Excessive(format!("has more than {MOST_SAMPLES} samples, as no survey has")));
+    }
+    if cells(record.series.iter().map(|it| &it.key)) > MOST_CELLS {
+        let what = format!("has so few pairs of each figure that its tables would have more than {MOST_CELLS} cells");
+        return Err(Problem::Excessive(what));
     }
     Ok(())
 }

@@ -177,6 +177,7 @@ fn a_survey_is_checked_as_well() {
     assert!(refused(&|it| it["series"][1]["tool"] = "qperf".into()).contains("it is by qperf and others by iperf3"));
     assert!(refused(&|it| it["endpoints"][1]["name"] = "host".into()).contains("two endpoints of one name"));
     assert!(refused(&|it| it["endpoints"][1]["emulation"] = "x".repeat(5000).into()).contains("more than 4096 bytes"));
+    assert!(refused(&|it| it["endpoints"][1]["name"] = "x".repeat(65).into()).contains("name has more than 64 bytes"));
     let summary = serde_json::json!({ "median": 1.0, "low": 1.0, "high": 1.0, "percentiles": null, "sender_cost": null,
         "receiver_cost": null, "via_cost": null });
     assert!(refused(&|it| it["series"][0]["summary"] = summary.clone()).contains("its median is said to be 1"));
@@ -247,6 +248,39 @@ fn more_than_can_be_computed_with_is_refused() {
     assert_eq!(many(1001, 1).unwrap_err(), "has more than 1000 sizes of one curve");
     assert_eq!(many(1, 10_001).unwrap_err(), "has more than 10000 samples of one figure");
     assert_eq!(many(1000, 1000).unwrap_err(), "has more than 1000000 samples");
+}
+
+/// A figure for each of a hundred pairs, all apart, has a table of ten thousand cells, and a file of 20 MiB hundreds of
+/// such figures.
+#[test]
+fn a_survey_whose_report_would_be_mostly_empty_is_refused() {
+    let of = |figures: u32, is_apart: bool| {
+        let mut it = survey();
+        let (endpoint, series) = (it["endpoints"][0].clone(), it["series"][0].clone());
+        let name = |number: u32| format!("e{number}");
+        let called = |number| {
+            let mut endpoint = endpoint.clone();
+            endpoint["name"] = name(number).into();
+            endpoint
+        };
+        it["endpoints"] = (0..100).map(called).collect();
+        let pair = |flows: u32, number: u32| {
+            let mut series = series.clone();
+            series["flows"] = flows.into();
+            series["sender"] = name(if is_apart { number } else { 0 }).into();
+            series["receiver"] = name((number + 1) % 100).into();
+            series
+        };
+        it["series"] = (1..=figures)
+            .flat_map(|flows| (0..100).map(move |number| (flows, number)))
+            .map(|(flows, number)| pair(flows, number))
+            .collect();
+        read(&it.to_string()).map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(of(9, true), Ok(()));
+    let error = of(10, true).unwrap_err();
+    assert!(error.ends_with("few pairs of each figure that its tables would have more than 100000 cells"), "{error}");
+    assert_eq!(of(10, false), Ok(()), "one row of as many figures");
 }
 
 /// Advice names the record that it rests on, and a survey is called survey.json unless the user names it otherwise.

@@ -18,24 +18,37 @@ use crate::unit::{Unit, counted, digits, size};
 /// What distinguishes charts from each other: metric, connections, load, path.
 type Kind = (String, u32, String, String);
 
-/// The series of a kind, by sender and receiver.
-type Pairs<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a Series>>;
+/// An endpoint's place in the survey, by which tables are sorted.
+type Place = usize;
+
+/// The series of a kind and size, by sender and receiver.
+type Pairs<'a> = BTreeMap<(Place, Place), &'a Series>;
+
+/// The series of a kind and sender, by receiver.
+type Receivers<'a> = BTreeMap<Place, Vec<&'a Series>>;
+
+/// All series of a kind: by size, and by sender.
+type OfKind<'a> = (BTreeMap<u64, Pairs<'a>>, BTreeMap<Place, Receivers<'a>>);
 
 /// Adds what a survey has.
 pub fn add(section: &mut Section, survey: &Survey) {
     let survey = &survey.record;
     section.table(endpoints(survey));
     section.table(observations(survey));
-    let mut kinds: BTreeMap<Kind, Pairs> = BTreeMap::new();
+    let places = survey.head.endpoints.iter().enumerate();
+    let places: BTreeMap<&str, Place> = places.map(|(place, it)| (it.name.as_str(), place)).collect();
+    let mut kinds: BTreeMap<Kind, OfKind> = BTreeMap::new();
     for series in survey.series.iter().filter(|it| it.key.via.is_none()) {
-        let pair = (series.key.sender.as_str(), series.key.receiver.as_str());
-        kinds.entry(kind(series)).or_default().entry(pair).or_default().push(series);
+        let ends = [&series.key.sender, &series.key.receiver].map(|name| places.get(name.as_str()).copied());
+        let [Some(sender), Some(receiver)] = ends else { continue };
+        let (sizes, senders) = kinds.entry(kind(series)).or_default();
+        sizes.entry(series.key.size).or_default().insert((sender, receiver), series);
+        senders.entry(sender).or_default().entry(receiver).or_default().push(series);
     }
-    for (kind, pairs) in &kinds {
-        let sizes: BTreeSet<u64> = pairs.values().flatten().map(|it| it.key.size).collect();
+    for (kind, (sizes, senders)) in &kinds {
         for shown in Shown::ALL {
-            section.figures(sizes.iter().map(|size| heat(survey, pairs, (kind, shown), *size)));
-            section.figures(survey.head.endpoints.iter().map(|sender| curves(survey, pairs, (kind, shown), sender)));
+            section.figures(sizes.iter().map(|(size, pairs)| heat(survey, pairs, (kind, shown), *size)));
+            section.figures(senders.iter().map(|(sender, to)| curves(survey, to, (kind, shown), *sender)));
         }
     }
     section.figures([offloads(survey)]);
@@ -121,23 +134,24 @@ fn named(survey: &SurveyRecord, name: &str) -> String {
 }
 
 fn heat(survey: &SurveyRecord, pairs: &Pairs, (kind, shown): (&Kind, Shown), bytes: u64) -> Option<Figure> {
-    let endpoints = &survey.head.endpoints;
-    let figure = |sender: &Endpoint, receiver: &Endpoint| -> Option<record::Figure> {
-        let all = pairs.get(&(sender.name.as_str(), receiver.name.as_str()))?;
-        all.iter().find(|it| it.key.size == bytes).and_then(|it| shown.of(it))
-    };
-    let figures: Vec<Vec<Option<record::Figure>>> =
-        endpoints.iter().map(|sender| endpoints.iter().map(|receiver| figure(sender, receiver)).collect()).collect();
+    // An endpoint without a figure has no row, and no column.
+    let [senders, receivers]: [BTreeSet<Place>; 2] =
+        [pairs.keys().map(|it| it.0).collect(), pairs.keys().map(|it| it.1).collect()];
+    let figure = |sender: Place, receiver: Place| pairs.get(&(sender, receiver)).and_then(|it| shown.of(it));
+    let row = |sender: &Place| receivers.iter().map(|receiver| figure(*sender, *receiver)).collect();
+    let figures: Vec<Vec<Option<record::Figure>>> = senders.iter().map(row).collect();
     if figures.iter().flatten().flatten().count() < 2 {
         return None;
     }
-    let unit = shown.unit(pairs.values().flatten().next()?);
-    let labels: Vec<String> = endpoints.iter().map(Endpoint::label).collect();
+    let unit = shown.unit(pairs.values().next()?);
+    let label = |place: &Place| survey.head.endpoints[*place].label();
+    let [rows, columns]: [Vec<String>; 2] =
+        [senders.iter().map(label).collect(), receivers.iter().map(label).collect()];
     let grid = |of: &dyn Fn(&str, &str, Option<&record::Figure>) -> String| -> Vec<Vec<String>> {
         let row = |(sender, row): (&String, &Vec<Option<record::Figure>>)| {
-            labels.iter().zip(row).map(|(receiver, figure)| of(sender, receiver, figure.as_ref())).collect()
+            columns.iter().zip(row).map(|(receiver, figure)| of(sender, receiver, figure.as_ref())).collect()
         };
-        labels.iter().zip(&figures).map(row).collect()
+        rows.iter().zip(&figures).map(row).collect()
     };
     let texts = grid(&|_, _, it| it.and_then(|it| it.median).map(|it| unit.show(it)).unwrap_or_default());
     let hovers = grid(&|sender, receiver, it| {
@@ -146,28 +160,28 @@ fn heat(survey: &SurveyRecord, pairs: &Pairs, (kind, shown): (&Kind, Shown), byt
     });
     let values = figures.iter().map(|row| row.iter().map(|it| it.as_ref()?.median).collect()).collect();
     let cell = |it: &Option<record::Figure>| it.as_ref().map_or_else(Cell::default, |it| Cell::figure(unit, it));
-    let rows = labels.iter().zip(&figures).map(|(label, row)| Row {
+    let of_table = rows.iter().zip(&figures).map(|(label, row)| Row {
         name: label.clone(),
         notes: Vec::new(),
         cells: row.iter().map(cell).collect(),
     });
     let caption = format!("{}, {}: sender by row, receiver by column", capital(&shown.words(kind)), size(bytes));
-    let heads = std::iter::once("sender \\ receiver".to_string()).chain(labels.iter().cloned()).collect();
-    let table = Table { caption: caption.clone(), heads, rows: rows.collect() };
+    let heads = std::iter::once("sender \\ receiver".to_string()).chain(columns.iter().cloned()).collect();
+    let table = Table { caption: caption.clone(), heads, rows: of_table.collect() };
     let (x_title, y_title) = ("receiver".to_string(), "sender".to_string());
-    let chart = Chart::Heat { x_title, y_title, columns: labels.clone(), rows: labels, values, texts, hovers };
+    let chart = Chart::Heat { x_title, y_title, columns, rows, values, texts, hovers };
     Some(Figure { caption, chart, table })
 }
 
 /// One sender's curves over size, one for each receiver.
-fn curves(survey: &SurveyRecord, pairs: &Pairs, (kind, shown): (&Kind, Shown), sender: &Endpoint) -> Option<Figure> {
-    let unit = shown.unit(pairs.values().flatten().next()?);
-    let lines = survey.head.endpoints.iter().enumerate().map(|(number, receiver)| {
-        let those = pairs.get(&(sender.name.as_str(), receiver.name.as_str())).into_iter().flatten();
-        let points = those.filter_map(|it| Some((it.key.size, shown.of(it)?)));
-        series(format!("to {}", receiver.label()), Role::Measured, number, unit, points)
+fn curves(survey: &SurveyRecord, to: &Receivers, (kind, shown): (&Kind, Shown), sender: Place) -> Option<Figure> {
+    let unit = shown.unit(to.values().flatten().next()?);
+    let label = |place: Place| survey.head.endpoints[place].label();
+    let lines = to.iter().map(|(receiver, those)| {
+        let points = those.iter().filter_map(|it| Some((it.key.size, shown.of(it)?)));
+        series(format!("to {}", label(*receiver)), Role::Measured, *receiver, unit, points)
     });
-    let caption = format!("{} over size, from {}", capital(&shown.words(kind)), sender.label());
+    let caption = format!("{} over size, from {}", capital(&shown.words(kind)), label(sender));
     figure(caption, "size of a message", shown.title(kind), unit, lines.collect())
 }
 

@@ -14,7 +14,9 @@ use super::message::Facts;
 use super::observation::observe;
 use super::order::{Figures, figures, round};
 use super::progress::Progress;
-use super::record::{Endpoint, FORMAT, Head, Key, MOST_SAMPLES, Plan, ReadError, SCHEMA, Series, SurveyRecord};
+use super::record::{
+    Endpoint, FORMAT, Head, Key, MOST_CELLS, MOST_SAMPLES, Plan, ReadError, SCHEMA, Series, SurveyRecord, cells,
+};
 use super::remote::{AgentError, Remote};
 use super::sample::{Agents, Trouble};
 use crate::host::revision;
@@ -115,6 +117,12 @@ pub enum SurveyError {
          samples, sizes or flows under [plan], and survey the rest by itself"
     )]
     TooMuch(usize),
+    /// The report on it would be nearly empty, and too large.
+    #[error(
+        "the report on this survey would have {0} cells, and at most {MOST_CELLS} are read; most endpoints have no \
+         figures with each other: name fewer endpoints, or fewer sizes or flows under [plan]"
+    )]
+    TooSparse(usize),
     /// There is nothing to measure.
     #[error("nothing can be measured:\n{}", reasons(.0))]
     Nothing(Vec<Skipped>),
@@ -188,9 +196,14 @@ pub fn run(survey: &Survey) -> Result<Outcome, SurveyError> {
         return Err(SurveyError::Nothing(figures.skipped));
     }
     let asked = figures.keys.len() * survey.plan.samples;
-    if asked > MOST_SAMPLES {
+    let too_large = match cells(figures.keys.iter()) {
+        _ if asked > MOST_SAMPLES => Some(SurveyError::TooMuch(asked)),
+        cells if cells > MOST_CELLS => Some(SurveyError::TooSparse(cells)),
+        _ => None,
+    };
+    if let Some(error) = too_large {
         journal.remove_if_new()?;
-        return Err(SurveyError::TooMuch(asked));
+        return Err(error);
     }
     let head = Head {
         format: FORMAT.to_string(),

@@ -10,6 +10,8 @@ mod plan;
 mod series;
 mod word;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 
 use crate::record::Skipped;
@@ -35,6 +37,9 @@ pub const MOST_SAMPLES: usize = 80_000;
 /// Most endpoints of one survey: a report has a table of all pairs for each figure.
 pub const MOST_ENDPOINTS: usize = 100;
 
+/// Most cells of all tables that a report has of one survey; see [`cells`].
+pub const MOST_CELLS: usize = 100_000;
+
 /// Most sizes of one curve.
 pub const MOST_SIZES: usize = 1000;
 
@@ -43,6 +48,25 @@ pub const LONGEST_NAME: usize = 64;
 
 /// Longest other text of a record, in bytes.
 pub const LONGEST_TEXT: usize = 4096;
+
+/// Cells of the tables that a report has of these figures: for each size of each kind one for each pair of a sender and
+/// a receiver that occur, and for each sender of a kind one for each of its sizes and receivers. A record of a few MiB
+/// could have tables of which all cells but a few are empty.
+pub fn cells<'a>(keys: impl Iterator<Item = &'a Key>) -> usize {
+    type Both<'a, T> = (BTreeSet<T>, BTreeSet<&'a String>);
+    let (mut maps, mut curves) = (BTreeMap::<_, Both<&String>>::new(), BTreeMap::<_, Both<u64>>::new());
+    for key in keys.filter(|key| key.via.is_none()) {
+        let kind = (key.metric, key.flows, key.load, key.path);
+        let (senders, receivers) = maps.entry((kind, key.size)).or_default();
+        senders.insert(&key.sender);
+        receivers.insert(&key.receiver);
+        let (sizes, receivers) = curves.entry((kind, &key.sender)).or_default();
+        sizes.insert(key.size);
+        receivers.insert(&key.receiver);
+    }
+    let of_maps = maps.values().map(|(senders, receivers)| senders.len() * receivers.len());
+    of_maps.chain(curves.values().map(|(sizes, receivers)| sizes.len() * receivers.len())).sum()
+}
 
 /// One survey.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
