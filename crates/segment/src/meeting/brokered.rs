@@ -271,9 +271,13 @@ impl Meeting {
 
     /// The memory, as a pool of this process.
     fn pool_of(&mut self, memory: Gift, shape: Shape, number: u64) -> Option<Pool> {
-        let (pool, _) = Pool::of_memfd(memory.fd(), shape).ok()?;
-        if self.attached(pool.id()).is_none() {
-            self.remember(pool, 0, None).ok()?;
+        let (pool, is_new) = Pool::of_memfd(memory.fd(), shape).ok()?;
+        if self.attached(pool.id()).is_none() && self.remember(pool, 0, None).is_err() {
+            if is_new {
+                // SAFETY: mapped just now, and nobody has been told of it.
+                unsafe { pool.detach() };
+            }
+            return None;
         }
         let daemon = self.broker.daemon;
         if let Some(it) = self.attached(pool.id()) {
@@ -481,17 +485,59 @@ impl Given {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::{Attached, POOLS};
     use super::*;
     use crate::sysv::memfd::tests::memfd;
 
     const SHAPE: Shape = Shape { ring_bytes: 1 << 16, slots: 4 };
 
-    fn pool() -> Pool {
+    fn memory() -> Gift {
         let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-        let fd = memfd(SHAPE.pool_bytes().next_multiple_of(4096), seals);
-        let (pool, _) = Pool::of_memfd(fd, SHAPE).unwrap();
-        kernel::close(fd);
-        pool
+        Gift::of(memfd(SHAPE.pool_bytes().next_multiple_of(4096), seals))
+    }
+
+    fn pool() -> Pool {
+        Pool::of_memfd(memory().fd(), SHAPE).unwrap().0
+    }
+
+    fn is_mapped(pool: &Pool) -> bool {
+        Pool::of_number(pool.id(), SHAPE).is_some() && kernel::is_mapped(pool.begin())
+    }
+
+    /// The table of a child that was forked in the middle of a meeting is empty, and the child's ends go on in memory
+    /// that is mapped. Fails if `remember` unmaps what it has no room for, or `pool_of` what was mapped before.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memfds")]
+    fn a_full_table_takes_no_memory_from_ends_that_use_it() {
+        let (mut meeting, in_use, memory_of_end) = (Box::new(Meeting::new()), pool(), memory());
+        let (of_end, is_new) = Pool::of_memfd(memory_of_end.fd(), SHAPE).unwrap();
+        assert!(is_new);
+        let taken = Attached {
+            pool: in_use,
+            creator: 0,
+            users: 1,
+            unused_since: 0,
+            made_for: None,
+            given: None,
+            daemon: 0,
+        };
+        meeting.pools.fill(Some(taken));
+        // SAFETY: zeroed memory is an unused end.
+        let end: Box<End> = unsafe { Box::new(core::mem::zeroed()) };
+        end.put_in(&Place { pool: of_end, slot: 0, side: Side::Maker, cookies: [11, 12] });
+        end.set_shape(SHAPE);
+        assert!(meeting.channel(&end, None).is_none() && is_mapped(&of_end));
+        // The broker gives the same memory again.
+        assert!(meeting.pool_of(memory_of_end, SHAPE, 7).is_none() && is_mapped(&of_end));
+        // Other memory is not kept, nor mapped for nothing.
+        let other = memory();
+        let (tried, _) = Pool::of_memfd(other.fd(), SHAPE).unwrap();
+        // SAFETY: nothing refers into it.
+        unsafe { tried.detach() };
+        assert!(meeting.pool_of(other, SHAPE, 8).is_none() && !is_mapped(&tried));
+        // Once there is room, the end goes on.
+        meeting.pools[POOLS - 1] = None;
+        assert!(meeting.channel(&end, None).is_some());
     }
 
     #[test]

@@ -183,6 +183,12 @@ impl Meeting {
         Ok((pool, 0))
     }
 
+    /// Keeps a pool that this process has attached, if there is room.
+    ///
+    /// # Errors
+    /// ENOSPC: too many are kept. A segment, which was attached for this, is detached then. Memory of the broker stays
+    /// mapped, because it is mapped once for all ends of a process: ends may use it that this table does not know of
+    /// ([`Meeting::begin_anew`]).
     pub(super) fn remember(&mut self, pool: Pool, creator: i32, made_for: Option<(i32, u64)>) -> Result<(), Errno> {
         let now = clock::nanoseconds();
         for place in self.pools.iter_mut() {
@@ -207,8 +213,10 @@ impl Meeting {
                 Ok(())
             }
             None => {
-                // SAFETY: nothing refers into it.
-                unsafe { pool.detach() };
+                if !pool.is_brokered() {
+                    // SAFETY: attached by the caller a moment ago, at an address of its own; nothing refers into it.
+                    unsafe { pool.detach() };
+                }
                 Err(Errno(libc::ENOSPC))
             }
         }
