@@ -25,6 +25,7 @@ pub struct Ask {
     /// Mark of the layout that the asking library gives to shared memory. Two that differ never share any.
     pub mark: u64,
     /// Bytes of each ring that this process would make: a power of two from [`Shape::MIN_RING`] to [`Shape::MAX_RING`].
+    /// A new pool has the smaller rings of those that its two processes would make.
     pub ring_bytes: u32,
     /// A slot that both ends have closed.
     pub freed: Option<Freed>,

@@ -1,14 +1,16 @@
 //! Programs of several users that meet through `underpassd`.
 
 use serde_json::Value;
+use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use underpass_segment::reason::Reason;
+use underpass_tests::apart::apart;
 use underpass_tests::broker::{Broker, GROUP, User};
 use underpass_tests::group::Group;
 use underpass_tests::library::{self, AT_ONCE, is_kernel_only};
 use underpass_tests::net::free_port;
-use underpass_tests::stage::{Stage, compile};
+use underpass_tests::stage::{Stage, compile, skip};
 
 use crate::databases::redis_server;
 
@@ -137,6 +139,40 @@ fn strangers_stay_on_kernel_tcp() {
     echo(&pair, 3, 5000);
     pair.assert_reason(Reason::Policy);
     pair.stage.finish();
+}
+
+/// The daemon decides how large its pools are, and what is left for a control group is asked nevertheless. Both users
+/// are below the same one, as files say that stand in the place of the kernel's, for both versions of them.
+#[test]
+fn memory_that_a_cgroup_needs_itself_is_left_to_it() {
+    for (limit, is_enough) in [("67108864", true), ("1048576", false)] {
+        apart(libc::CLONE_NEWNS, || {
+            let Some(pair) = Pair::members("guest.c", &["--no-bpf"]) else { return };
+            let root = pair.stage.path("cgroups");
+            fs::create_dir_all(root.join("memory")).unwrap();
+            for (file, text) in [
+                ("memory.max", limit),
+                ("memory.current", "4096"),
+                ("memory/memory.limit_in_bytes", limit),
+                ("memory/memory.usage_in_bytes", "4096"),
+            ] {
+                fs::write(root.join(file), format!("{text}\n")).unwrap();
+            }
+            let script = "mount --make-rprivate / && mount --bind \"$0\" /sys/fs/cgroup";
+            let mounted = Command::new("sh").args(["-c", script]).arg(&root).status();
+            if !mounted.is_ok_and(|it| it.success()) {
+                return skip("nothing can be mounted");
+            }
+            // The daemon may have to wait for a processor.
+            echo(&pair, 3, 5000);
+            if is_enough {
+                pair.assert_fast("guest");
+            } else {
+                pair.assert_reason(Reason::NoMemory);
+            }
+            pair.stage.finish();
+        });
+    }
 }
 
 #[test]

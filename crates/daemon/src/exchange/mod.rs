@@ -253,7 +253,9 @@ impl Exchange {
             return Err(Refusal::Policy);
         }
         let ends = [(me.process, mine.uid, me.facts.cookie), (other.process, others.uid, other.facts.cookie)];
-        let placed = self.pools.place(ends, me.ask.mark, me.ask.ring_bytes)?;
+        // Both ends are charged for rings, so neither decides alone how large they are.
+        let ring_bytes = me.ask.ring_bytes.min(other.ask.ring_bytes);
+        let placed = self.pools.place(ends, me.ask.mark, ring_bytes)?;
         self.meetings += 1;
         Ok(placed)
     }

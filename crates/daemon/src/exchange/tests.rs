@@ -257,6 +257,20 @@ fn the_pools_of_two_processes_grow_and_slots_are_used_again() {
     assert_eq!((again.pool, again.slot), (pool, freed));
 }
 
+/// Fails if the end that asks second decides alone.
+#[test]
+fn rings_are_no_larger_than_either_end_wants_them() {
+    for [first, second] in [[1 << 24, 1 << 17], [1 << 17, 1 << 24]] {
+        let mut stage = Stage::new();
+        stage.kernel.connect(11, 12);
+        stage.ask_with(1, 11, Ask { ring_bytes: first, ..ASK });
+        let replies = stage.ask_with(2, 12, Ask { ring_bytes: second, ..ASK });
+        let is_smaller =
+            |it: &Reply| matches!(it.answer.verdict, Verdict::Met { shape, .. } if shape.ring_bytes() == 1 << 17);
+        assert!(replies.len() == 2 && replies.iter().all(is_smaller), "{replies:?}");
+    }
+}
+
 #[test]
 fn a_pool_is_never_a_third_users() {
     let mut stage = Stage::new();

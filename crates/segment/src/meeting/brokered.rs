@@ -165,6 +165,13 @@ impl Meeting {
             Outcome::Met(place) if end.waits_in_directory() && place.other() != end.peer_cookie.load(Relaxed) => {
                 return self.abandon_for_directory(end, cookie, outcome);
             }
+            Outcome::Met(place) if !self.has_memory_for_place(&place) => {
+                self.leave_directory(end);
+                end.pin(Reason::NoMemory);
+                end.set_asked(Asked::Nothing);
+                // No process asks for a pinned end again.
+                return self.abandon(cookie, outcome, true);
+            }
             Outcome::Met(place) => {
                 self.broker.forget(cookie);
                 self.asked_in_vain = 0;
@@ -283,7 +290,7 @@ impl Meeting {
         if let Some(it) = self.attached(pool.id()) {
             it.daemon = daemon;
             if it.given.is_none_or(|given| given.pool != number) {
-                it.given = Some(Given { pool: number, made: 0 });
+                it.given = Some(Given { pool: number, made: 0, room: 0 });
             }
         }
         Some(pool)
@@ -474,6 +481,8 @@ pub(super) struct Given {
     pool: u64,
     /// Slots that ends of this process have made ready, a bit each.
     made: u64,
+    /// For so many slots there was memory.
+    pub(super) room: u32,
 }
 
 impl Given {
@@ -512,15 +521,8 @@ mod tests {
         let (mut meeting, in_use, memory_of_end) = (Box::new(Meeting::new()), pool(), memory());
         let (of_end, is_new) = Pool::of_memfd(memory_of_end.fd(), SHAPE).unwrap();
         assert!(is_new);
-        let taken = Attached {
-            pool: in_use,
-            creator: 0,
-            users: 1,
-            unused_since: 0,
-            made_for: None,
-            given: None,
-            daemon: 0,
-        };
+        let taken =
+            Attached { pool: in_use, creator: 0, users: 1, unused_since: 0, made_for: None, given: None, daemon: 0 };
         meeting.pools.fill(Some(taken));
         // SAFETY: zeroed memory is an unused end.
         let end: Box<End> = unsafe { Box::new(core::mem::zeroed()) };
@@ -545,7 +547,7 @@ mod tests {
     fn a_slot_that_was_given_in_vain_is_free_once_no_other_process_may_ask_for_it() {
         let (mut meeting, pool) = (Box::new(Meeting::new()), pool());
         meeting.remember(pool, 0, None).unwrap();
-        meeting.attached(pool.id()).unwrap().given = Some(Given { pool: 7, made: 0 });
+        meeting.attached(pool.id()).unwrap().given = Some(Given { pool: 7, made: 0, room: 0 });
         let place = Place { pool, slot: 2, side: Side::Maker, cookies: [11, 12] };
         meeting.abandon(11, Outcome::Met(place), false);
         assert_eq!(meeting.freed(), None);

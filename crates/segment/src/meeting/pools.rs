@@ -1,6 +1,7 @@
 //! The pools that this process has attached, and the slots in them that it gives away.
 
 use super::Meeting;
+use super::broker::Place;
 use super::brokered::Given;
 use crate::channel::{Channel, Pool, Shape, Side};
 use crate::clock;
@@ -222,6 +223,20 @@ impl Meeting {
         }
     }
 
+    /// Whether the memory cgroups of this process leave as much as a pool takes that has this place. The broker decides
+    /// how large its pools are, and gives their first slots away first. So what counts is the slots up to this one, in
+    /// the sizes of pools that this process makes itself.
+    pub(super) fn has_memory_for_place(&mut self, place: &Place) -> bool {
+        let times = if place.side == Side::Maker { RESERVE } else { RESERVE_TO_JOIN };
+        let shape = place.pool.shape();
+        let slots = slots_with(place.slot).min(shape.slots);
+        let Some(given) = self.attached(place.pool.id()).and_then(|it| it.given.as_mut()) else { return true };
+        if given.room < slots && has_memory_for(Shape { slots, ..shape }, times) {
+            given.room = slots;
+        }
+        given.room >= slots
+    }
+
     pub(super) fn forget_user(&mut self, id: i32) {
         if let Some(it) = self.attached(id) {
             it.users = it.users.saturating_sub(1);
@@ -230,6 +245,12 @@ impl Meeting {
             }
         }
     }
+}
+
+/// How many slots a pool that this process makes would have, if it has `slot`.
+fn slots_with(slot: u32) -> u32 {
+    let mut sizes = core::iter::successors(Some(FIRST_SLOTS), |slots| Some(slots * GROWTH));
+    sizes.find(|&slots| slots > slot).unwrap_or(Shape::MAX_SLOTS)
 }
 
 /// Whether the memory cgroups of this process have `times` the size of a pool of this shape left.
