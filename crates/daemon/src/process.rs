@@ -5,7 +5,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
-use underpass_policy::{User, cgroup_of};
+use std::rc::Rc;
+use underpass_policy::{Groups, User, cgroup_of};
 
 /// A process that has connected, and a descriptor that tells when it ends.
 #[derive(Debug)]
@@ -14,8 +15,8 @@ pub struct Process {
     pub pid: u32,
     /// Becomes readable when the process has ended.
     pub descriptor: OwnedFd,
-    /// Its user and groups when it connected.
-    pub user: User,
+    /// Its user and groups when it connected. They are kept once, here and where it is decided who meets whom.
+    pub user: Rc<User>,
 }
 
 impl Process {
@@ -34,19 +35,23 @@ impl Process {
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => pidfd_open(number, PidfdFlags::empty())?,
             result => result?,
         };
-        let groups = sys::peer_groups(&socket)?;
+        let groups = Groups::of(sys::peer_groups(&socket)?);
         let cgroup = if with_cgroup { cgroup_of(pid) } else { None };
-        let mut it = Process { pid, descriptor, user: User { uid, gid, groups, cgroup } };
+        let mut user = User { uid, gid, groups, cgroup };
         // If the process has ended, its number may have been another process's when the cgroup was read.
-        if it.user.cgroup.is_some() && it.has_ended() {
-            it.user.cgroup = None;
+        if user.cgroup.is_some() && has_ended(&descriptor) {
+            user.cgroup = None;
         }
-        Ok(it)
+        Ok(Process { pid, descriptor, user: Rc::new(user) })
     }
 
     /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
-        let mut it = [PollFd::new(&self.descriptor, PollFlags::IN)];
-        poll(&mut it, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+        has_ended(&self.descriptor)
     }
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut it = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut it, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }

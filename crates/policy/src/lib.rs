@@ -13,6 +13,6 @@ mod text;
 
 pub use error::PolicyError;
 pub use file::{DEFAULT_FILE, of_group, read, usual};
-pub use process::{User, cgroup_of};
+pub use process::{Groups, User, cgroup_of};
 pub use rules::{Decision, End, Grounds, Id, Network, Policy, Rule};
 pub use text::DEFAULT_GROUP;

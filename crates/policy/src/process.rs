@@ -11,7 +11,7 @@ pub struct User {
     /// Its effective group.
     pub gid: u32,
     /// Its supplementary groups.
-    pub groups: Vec<u32>,
+    pub groups: Groups,
     /// Its control group, of cgroup2; `None` where that is not known.
     pub cgroup: Option<String>,
 }
@@ -32,12 +32,43 @@ impl User {
         // Real, effective, saved, that of file systems (proc_pid_status(5)).
         let effective = |name| numbers(name).get(1).copied().ok_or_else(unknown);
         let (uid, gid) = (effective("Uid")?, effective("Gid")?);
-        Ok(User { uid, gid, groups: numbers("Groups"), cgroup: cgroup_of(pid) })
+        Ok(User { uid, gid, groups: Groups::of(numbers("Groups")), cgroup: cgroup_of(pid) })
     }
 
-    /// Whether it is a member of the group.
+    /// Whether it is a member of the group, as far as is known.
     pub fn is_in(&self, group: u32) -> bool {
-        self.gid == group || self.groups.contains(&group)
+        self.gid == group || self.groups.numbers.contains(&group)
+    }
+
+    /// Whether it is a member of the group, unless it is known that it is not.
+    pub fn may_be_in(&self, group: u32) -> bool {
+        !self.groups.are_all || self.is_in(group)
+    }
+}
+
+/// Supplementary groups of a process. A process may have 65,536 (NGROUPS_MAX), and any user may give them to itself who
+/// has as many subordinate ones (/etc/subgid).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Groups {
+    numbers: Vec<u32>,
+    are_all: bool,
+}
+
+impl Groups {
+    /// So many are kept of a process at most, the lowest: 4 KiB, about as much as the kernel keeps of it.
+    pub const MOST: usize = 1024;
+
+    /// These groups, in the order of the kernel, which begins with the lowest number.
+    pub fn of(mut numbers: Vec<u32>) -> Groups {
+        let are_all = numbers.len() <= Groups::MOST;
+        numbers.truncate(Groups::MOST);
+        numbers.shrink_to_fit();
+        Groups { numbers, are_all }
+    }
+
+    /// Those that are kept.
+    pub fn numbers(&self) -> &[u32] {
+        &self.numbers
     }
 }
 
@@ -63,6 +94,20 @@ mod tests {
         assert!(User::of_process(u32::MAX).is_err());
     }
 
+    /// Fails if all are kept, or if room for more is.
+    #[test]
+    fn few_groups_of_many_are_kept_and_the_others_may_be_any() {
+        let many: Vec<u32> = (100..).take(65_536).collect();
+        let user = |groups| User { uid: 1, gid: 1, groups: Groups::of(groups), cgroup: None };
+        let kept = user(many.clone());
+        assert!(kept.groups.numbers.capacity() <= Groups::MOST);
+        assert!(kept.is_in(100) && !kept.is_in(60_000) && kept.may_be_in(60_000) && kept.may_be_in(7));
+        let mut few = many;
+        few.truncate(Groups::MOST);
+        let few = user(few);
+        assert!(few.groups.numbers.capacity() <= Groups::MOST && few.is_in(1123) && !few.may_be_in(1124));
+    }
+
     #[test]
     fn another_user_and_its_groups_are_told() {
         let me = User::of_process(std::process::id()).unwrap();
@@ -79,7 +124,7 @@ mod tests {
         let user = User::of_process(child.id()).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!((user.gid, &user.groups[..], &user.cgroup), (61_002, &[61_003, 61_004][..], &me.cgroup));
+        assert_eq!((user.gid, &user.groups, &user.cgroup), (61_002, &Groups::of(vec![61_003, 61_004]), &me.cgroup));
         assert_eq!(user.uid, 61_001);
         assert!(user.is_in(61_002) && user.is_in(61_004) && !user.is_in(61_001));
     }

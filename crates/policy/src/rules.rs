@@ -73,13 +73,23 @@ pub(crate) struct Side {
     pub(crate) ports: Vec<u16>,
 }
 
+/// What a rule does where it fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    Allows,
+    Denies,
+}
+
 impl Side {
-    fn fit(&self, end: &End<'_>) -> Fit {
+    fn fit(&self, end: &End<'_>, effect: Effect) -> Fit {
         let User { uid, cgroup, .. } = end.user;
         let below = |path: &str, of: &str| path.strip_prefix(of).is_some_and(|it| it.is_empty() || it.starts_with('/'));
         let conditions = [
             self.user.as_ref().map(|it| Some(it.number == *uid)),
-            self.group.as_ref().map(|it| Some(end.user.is_in(it.number))),
+            self.group.as_ref().map(|it| match effect {
+                Effect::Allows => Some(end.user.is_in(it.number)),
+                Effect::Denies => Some(end.user.may_be_in(it.number)),
+            }),
             self.cgroup.as_ref().map(|it| cgroup.as_ref().map(|path| below(path, it))),
             self.network.map(|it| end.network.map(|of| of == it)),
             (!self.ports.is_empty()).then(|| end.port.map(|port| self.ports.contains(&port))),
@@ -119,16 +129,16 @@ pub struct Rule {
 }
 
 impl Rule {
-    fn fit(&self, [one, other]: [&End<'_>; 2]) -> Fit {
+    fn fit(&self, [one, other]: [&End<'_>; 2], effect: Effect) -> Fit {
         let [first, second] = &self.sides;
-        let in_order = |one, other| first.fit(one).min(second.fit(other));
+        let in_order = |one, other| first.fit(one, effect).min(second.fit(other, effect));
         in_order(one, other).max(in_order(other, one))
     }
 
     /// Whether it may speak of this user, at one of its sides.
-    fn speaks_of(&self, user: &User) -> bool {
+    fn speaks_of(&self, user: &User, effect: Effect) -> bool {
         let end = End { user, network: None, port: None };
-        self.sides.iter().any(|side| side.fit(&end) > Fit::No)
+        self.sides.iter().any(|side| side.fit(&end, effect) > Fit::No)
     }
 }
 
@@ -202,22 +212,22 @@ impl Policy {
     /// The decision where no rule fits of which that is not known; and the rules that decide otherwise if they do fit.
     pub fn consider(&self, ends: [&End<'_>; 2]) -> (Decision<'_>, Vec<&Rule>) {
         let decision = self.weigh(ends, Fit::Yes);
-        let others = match decision {
-            Decision { allowed: true, .. } => &self.deny[..],
-            Decision { grounds: Grounds::NoRule, .. } => &self.allow[..],
-            Decision { .. } => &[][..],
+        let (others, effect) = match decision {
+            Decision { allowed: true, .. } => (&self.deny[..], Effect::Denies),
+            Decision { grounds: Grounds::NoRule, .. } => (&self.allow[..], Effect::Allows),
+            Decision { .. } => (&[][..], Effect::Denies),
         };
-        (decision, others.iter().filter(|rule| rule.fit(ends) == Fit::Open).collect())
+        (decision, others.iter().filter(|rule| rule.fit(ends, effect) == Fit::Open).collect())
     }
 
     /// A rule denies if it fits at least so.
     fn weigh(&self, ends: [&End<'_>; 2], denies: Fit) -> Decision<'_> {
         let [one, other] = ends.map(|end| end.user);
-        if let Some(rule) = self.deny.iter().find(|rule| rule.fit(ends) >= denies) {
+        if let Some(rule) = self.deny.iter().find(|rule| rule.fit(ends, Effect::Denies) >= denies) {
             return Decision { allowed: false, grounds: Grounds::Rule(rule) };
         }
         let group = self.group.as_ref().filter(|it| one.is_in(it.number) && other.is_in(it.number));
-        let rule = || self.allow.iter().find(|rule| rule.fit(ends) == Fit::Yes);
+        let rule = || self.allow.iter().find(|rule| rule.fit(ends, Effect::Allows) == Fit::Yes);
         let grounds = if self.same_user && one.uid == other.uid {
             Grounds::SameUser
         } else if let Some(group) = group {
@@ -247,13 +257,14 @@ impl Policy {
 
     /// Describes the users with which this user may share memory, and those with which it never may.
     pub fn partners(&self, user: &User) -> [Vec<String>; 2] {
-        let rules = |rules: &[Rule]| -> Vec<String> {
-            rules.iter().filter(|rule| rule.speaks_of(user)).map(Rule::to_string).collect()
+        let rules = |rules: &[Rule], effect| -> Vec<String> {
+            rules.iter().filter(|rule| rule.speaks_of(user, effect)).map(Rule::to_string).collect()
         };
         let own = self.same_user.then(|| "its own user".to_string());
         let group = self.group.as_ref().filter(|it| user.is_in(it.number));
         let group = group.map(|it| format!("members of the group {it}"));
-        [own.into_iter().chain(group).chain(rules(&self.allow)).collect(), rules(&self.deny)]
+        let allowing = rules(&self.allow, Effect::Allows);
+        [own.into_iter().chain(group).chain(allowing).collect(), rules(&self.deny, Effect::Denies)]
     }
 
     /// A number that tells this policy from others that say something else (FNV-1a of its text).
@@ -291,9 +302,10 @@ impl fmt::Display for Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::Groups;
 
     fn user(uid: u32, groups: &[u32]) -> User {
-        User { uid, gid: uid, groups: groups.to_vec(), cgroup: Some(format!("/s/{uid}")) }
+        User { uid, gid: uid, groups: Groups::of(groups.to_vec()), cgroup: Some(format!("/s/{uid}")) }
     }
 
     fn id(number: u32) -> Option<Id> {
@@ -343,6 +355,20 @@ mod tests {
         assert!(!allows(&denied, &one, &other) && !allows(&denied, &other, &other) && allows(&denied, &one, &one));
         let members = [user(2, &[70]), user(3, &[70])];
         assert!(!allows(&denied, &members[0], &members[1]));
+    }
+
+    /// A process may be in a group that is not kept of it: it is denied what the group is denied, and not allowed what
+    /// the group is.
+    #[test]
+    fn groups_that_are_not_known_are_never_to_advantage() {
+        let of_group = |number| Side { group: id(number), ..Side::default() };
+        let many: Vec<u32> = (0..).take(Groups::MOST + 1).collect();
+        let [known, unknown, stranger] = [user(1, &[70]), user(1, &many), user(2, &[])];
+        let denying = Policy { deny: vec![rule(of_group(9999), Side::default())], ..Policy::of_members(None) };
+        assert!(allows(&denying, &known, &known) && !allows(&denying, &known, &unknown));
+        let allowing = |group| Policy { allow: vec![rule(of_group(group), of_user(2))], ..Policy::of_members(None) };
+        assert!(allows(&allowing(70), &unknown, &stranger) && !allows(&allowing(9999), &unknown, &stranger));
+        assert!(!allows(&Policy::of_members(id(9999)), &unknown, &User { uid: 3, ..unknown.clone() }));
     }
 
     #[test]

@@ -102,7 +102,7 @@ fn to_json(ends: &[Seen; 2], verdict: &Verdict, here: &Here<'_>) -> Value {
             "name": it.name,
             "uid": it.user.uid,
             "gid": it.user.gid,
-            "groups": it.user.groups,
+            "groups": it.user.groups.numbers(),
             "cgroup": it.user.cgroup,
             "port": it.port,
         })

@@ -229,12 +229,12 @@ mod tests {
     use super::super::process::Namespaces;
     use super::*;
     use underpass_broker::Abilities;
-    use underpass_policy::{Id, User};
+    use underpass_policy::{Groups, Id, User};
 
     const GROUP: u32 = 70;
 
     fn seen(uid: u32, groups: &[u32]) -> Seen {
-        let user = User { uid, gid: uid, groups: groups.to_vec(), cgroup: None };
+        let user = User { uid, gid: uid, groups: Groups::of(groups.to_vec()), cgroup: None };
         let namespaces = Namespaces { net: Some(1), ipc: Some(2), pid: Some(3) };
         let (name, accelerated) = ("web".into(), Some(true));
         Seen { pid: uid, name, user, port: None, namespaces, hides: false, accelerated, broker: None }

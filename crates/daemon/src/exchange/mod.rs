@@ -140,8 +140,8 @@ impl Exchange {
     }
 
     /// A process may ask from now on.
-    pub fn admit(&mut self, process: ProcessId, user: User) {
-        self.parties.insert(process, Party { user: Rc::new(user), waiting: HashSet::new() });
+    pub fn admit(&mut self, process: ProcessId, user: Rc<User>) {
+        self.parties.insert(process, Party { user, waiting: HashSet::new() });
     }
 
     /// A process has ended at the time `now`, in nanoseconds.

@@ -5,7 +5,7 @@ use super::*;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use underpass_broker::{Freed, Side};
-use underpass_policy::Id;
+use underpass_policy::{Groups, Id};
 
 const GROUP: u32 = 70;
 
@@ -14,8 +14,8 @@ fn members() -> Policy {
     Policy::of_members(Some(Id { name: None, number: GROUP }))
 }
 
-fn user(uid: u32, groups: &[u32]) -> User {
-    User { uid, gid: uid, groups: groups.to_vec(), cgroup: None }
+fn user(uid: u32, groups: &[u32]) -> Rc<User> {
+    Rc::new(User { uid, gid: uid, groups: Groups::of(groups.to_vec()), cgroup: None })
 }
 
 /// The other end of the socket with each cookie.

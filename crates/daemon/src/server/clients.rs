@@ -6,6 +6,7 @@ use crate::process::Process;
 use crate::sys;
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use underpass_policy::User;
 
@@ -64,7 +65,7 @@ pub enum Entered {
     /// A client of a process that is known.
     Client(u64),
     /// The first client of this process.
-    First(u64, ProcessId, User),
+    First(u64, ProcessId, Rc<User>),
     /// The user has too many.
     TooMany(Arc<OwnedFd>),
 }
