@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use tracing::{info, warn};
+use underpass_policy::Namespace;
 
 /// Fewer descriptors than these are said to be few: about a thousand processes of a user.
 const MANY_DESCRIPTORS: u64 = 1 << 14;
@@ -21,6 +22,8 @@ pub struct Abilities {
     pub evidence: Kernel,
     /// Cookie of the network namespace that the daemon is in (Linux 5.14).
     pub network: Option<u64>,
+    /// The user namespace that the daemon is in.
+    pub users: Namespace,
     /// It learns which process asks without a race (Linux 6.5).
     pub pidfd: bool,
     /// Descriptors that it may have.
@@ -73,7 +76,8 @@ impl Abilities {
         if descriptors < MANY_DESCRIPTORS {
             warn!(descriptors, "that is few for many programs: raise LimitNOFILE, or ulimit -Hn");
         }
-        Ok(Abilities { evidence, network: network.ok(), pidfd: has_peer_pidfd(), descriptors })
+        let (users, pidfd) = (Namespace::own(), has_peer_pidfd());
+        Ok(Abilities { evidence, network: network.ok(), users, pidfd, descriptors })
     }
 }
 

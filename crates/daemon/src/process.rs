@@ -6,7 +6,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
 use std::rc::Rc;
-use underpass_policy::{Groups, User, cgroup_of};
+use underpass_policy::{Groups, Namespace, Policy, User, cgroup_of};
 
 /// A process that has connected, and a descriptor that tells when it ends.
 #[derive(Debug)]
@@ -20,12 +20,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process that has connected this Unix socket; with its control group, if that is asked for.
+    /// The process that has connected this Unix socket, with what `policy` asks of it. `namespace` is the user
+    /// namespace of the daemon.
     ///
     /// # Errors
     /// ESRCH for a process that has ended, or that the daemon's PID namespace does not see; otherwise what the kernel
     /// says.
-    pub fn at(socket: impl AsFd, with_cgroup: bool) -> io::Result<Process> {
+    pub fn at(socket: impl AsFd, policy: &Policy, namespace: &Namespace) -> io::Result<Process> {
         let [pid, uid, gid] = sys::peer_credentials(&socket)?;
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let number = number.ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
@@ -35,13 +36,17 @@ impl Process {
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => pidfd_open(number, PidfdFlags::empty())?,
             result => result?,
         };
-        let groups = Groups::of(sys::peer_groups(&socket)?);
-        let cgroup = if with_cgroup { cgroup_of(pid) } else { None };
-        let mut user = User { uid, gid, groups, cgroup };
-        // If the process has ended, its number may have been another process's when the cgroup was read.
-        if user.cgroup.is_some() && has_ended(&descriptor) {
-            user.cgroup = None;
+        let mut groups = Groups::of(sys::peer_groups(&socket)?);
+        let mut cgroup = if policy.names_cgroups() { cgroup_of(pid) } else { None };
+        let mut is_of_namespace = policy.denies_groups() && namespace.has(pid);
+        // If the process has ended, its number may have been another process's when /proc was read.
+        if (cgroup.is_some() || is_of_namespace) && has_ended(&descriptor) {
+            (cgroup, is_of_namespace) = (None, false);
         }
+        if !is_of_namespace {
+            groups = groups.and_perhaps_others();
+        }
+        let user = User { uid, gid, groups, cgroup };
         Ok(Process { pid, descriptor, user: Rc::new(user) })
     }
 

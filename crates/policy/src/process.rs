@@ -1,5 +1,7 @@
 //! What is known of the user of a process.
 
+use crate::groups::Groups;
+use crate::namespace::Namespace;
 use std::fs;
 use std::io;
 
@@ -32,7 +34,9 @@ impl User {
         // Real, effective, saved, that of file systems (proc_pid_status(5)).
         let effective = |name| numbers(name).get(1).copied().ok_or_else(unknown);
         let (uid, gid) = (effective("Uid")?, effective("Gid")?);
-        Ok(User { uid, gid, groups: Groups::of(numbers("Groups")), cgroup: cgroup_of(pid) })
+        let groups = Groups::of(numbers("Groups"));
+        let groups = if Namespace::own().has(pid) { groups } else { groups.and_perhaps_others() };
+        Ok(User { uid, gid, groups, cgroup: cgroup_of(pid) })
     }
 
     /// Whether it is a member of the group, as far as is known.
@@ -43,32 +47,6 @@ impl User {
     /// Whether it is a member of the group, unless it is known that it is not.
     pub fn may_be_in(&self, group: u32) -> bool {
         !self.groups.are_all || self.is_in(group)
-    }
-}
-
-/// Supplementary groups of a process. A process may have 65,536 (NGROUPS_MAX), and any user may give them to itself who
-/// has as many subordinate ones (/etc/subgid).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Groups {
-    numbers: Vec<u32>,
-    are_all: bool,
-}
-
-impl Groups {
-    /// So many are kept of a process at most, the lowest: 4 KiB, about as much as the kernel keeps of it.
-    pub const MOST: usize = 1024;
-
-    /// These groups, in the order of the kernel, which begins with the lowest number.
-    pub fn of(mut numbers: Vec<u32>) -> Groups {
-        let are_all = numbers.len() <= Groups::MOST;
-        numbers.truncate(Groups::MOST);
-        numbers.shrink_to_fit();
-        Groups { numbers, are_all }
-    }
-
-    /// Those that are kept.
-    pub fn numbers(&self) -> &[u32] {
-        &self.numbers
     }
 }
 

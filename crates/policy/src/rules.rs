@@ -245,6 +245,11 @@ impl Policy {
         self.allow.iter().chain(&self.deny).flat_map(|rule| &rule.sides).any(|side| side.cgroup.is_some())
     }
 
+    /// Whether any rule denies a group, so that it has to be known whether a process may have given up groups.
+    pub fn denies_groups(&self) -> bool {
+        self.deny.iter().flat_map(|rule| &rule.sides).any(|side| side.group.is_some())
+    }
+
     /// The group that is named, where there is no such group.
     pub fn missing_group(&self) -> Option<&str> {
         self.no_group.as_deref()
@@ -302,7 +307,7 @@ impl fmt::Display for Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::Groups;
+    use crate::groups::Groups;
 
     fn user(uid: u32, groups: &[u32]) -> User {
         User { uid, gid: uid, groups: Groups::of(groups.to_vec()), cgroup: Some(format!("/s/{uid}")) }
@@ -366,8 +371,12 @@ mod tests {
         let [known, unknown, stranger] = [user(1, &[70]), user(1, &many), user(2, &[])];
         let denying = Policy { deny: vec![rule(of_group(9999), Side::default())], ..Policy::of_members(None) };
         assert!(allows(&denying, &known, &known) && !allows(&denying, &known, &unknown));
+        assert!(denying.denies_groups() && !denying.names_cgroups());
         let allowing = |group| Policy { allow: vec![rule(of_group(group), of_user(2))], ..Policy::of_members(None) };
+        assert!(!allowing(70).denies_groups());
         assert!(allows(&allowing(70), &unknown, &stranger) && !allows(&allowing(9999), &unknown, &stranger));
+        let fled = User { groups: Groups::of(vec![]).and_perhaps_others(), ..known.clone() };
+        assert!(!allows(&denying, &known, &fled) && allows(&Policy::of_members(None), &known, &fled));
         assert!(!allows(&Policy::of_members(id(9999)), &unknown, &User { uid: 3, ..unknown.clone() }));
     }
 

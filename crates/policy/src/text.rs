@@ -212,7 +212,8 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::{Groups, User};
+    use crate::groups::Groups;
+    use crate::process::User;
     use crate::rules::End;
 
     /// Users and groups whose numbers are the lengths of their names; none begin with "no-".

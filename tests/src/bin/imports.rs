@@ -41,7 +41,7 @@ const FLOORS: &[(&str, &[&[&str]])] = &[
             &["sys"],
         ],
     ),
-    ("policy", &[&["file"], &["text"], &["error", "names", "rules"], &["process"]]),
+    ("policy", &[&["file"], &["text"], &["error", "names", "rules"], &["process"], &["namespace"], &["groups"]]),
     ("preload", &[&["calls"], &["lifecycle"], &["watch"], &["connection"], &["guest"]]),
 ];
 

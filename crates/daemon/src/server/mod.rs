@@ -232,7 +232,7 @@ impl Server {
             self.counts.turned_away += 1;
             return self.closer.close(socket);
         }
-        let process = match Process::at(&socket, self.exchange.policy().names_cgroups()) {
+        let process = match Process::at(&socket, self.exchange.policy(), &self.abilities.users) {
             Ok(process) => process,
             Err(error) => {
                 tracing::debug!(%error, "a client cannot be identified");

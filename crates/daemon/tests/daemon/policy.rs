@@ -141,6 +141,56 @@ fn cgroups_are_told_apart() {
     }
 }
 
+/// A process may give up a group in a user namespace that has subordinate groups: what its group is denied, it is
+/// denied there too.
+#[test]
+fn a_group_that_is_denied_cannot_be_left() {
+    if !is_root() {
+        return;
+    }
+    let file = File::new("[[deny]]\nbetween = [{ group = 61005 }, {}]\n");
+    let daemon = file.start();
+    let mut guests = ["61005", "61006"].map(|group| {
+        let groups = format!("--groups={group}");
+        Actor::start(&daemon, &["setpriv", "--reuid=61001", "--regid=61001", &groups])
+    });
+    let [guest, other] = &mut guests;
+    join(guest, other, "127.0.0.1");
+    refused(&mut guests);
+    let [_, other] = &mut guests;
+    let mut another = Actor::of_user(&daemon, 61_001, 61_001);
+    join(other, &mut another, "127.0.0.1");
+    meet(other, &mut another);
+    let Some(fled) = in_namespace(&daemon, &["setpriv", "--reuid=61001", "--regid=61001", "--clear-groups"]) else {
+        return;
+    };
+    let mut ends = [fled, another];
+    let [fled, another] = &mut ends;
+    join(fled, another, "127.0.0.1");
+    refused(&mut ends);
+    daemon.finish();
+}
+
+/// An actor that is run by these words in a user namespace with the same numbers, as newuidmap(1) and newgidmap(1) make
+/// one for whoever has them; `None`, said aloud, where there can be none.
+fn in_namespace(daemon: &Daemon, by: &[&str]) -> Option<Actor> {
+    if !Command::new("unshare").args(["--user", "true"]).status().is_ok_and(|it| it.success()) {
+        println!("SKIPPED: no user namespace can be had");
+        return None;
+    }
+    let awaits = "until grep -q . /proc/$$/gid_map; do :; done; exec \"$@\"";
+    let mut actor = Actor::start(daemon, &[&["unshare", "--user", "sh", "-c", awaits, "sh"], by].concat());
+    let own = fs::read_link("/proc/self/ns/user").unwrap();
+    while fs::read_link(format!("/proc/{}/ns/user", actor.pid())).unwrap() == own {
+        std::thread::yield_now();
+    }
+    for map in ["uid_map", "gid_map"] {
+        fs::write(format!("/proc/{}/{map}", actor.pid()), "0 0 65534\n").unwrap();
+    }
+    assert_eq!(actor.tell("ready"), "");
+    Some(actor)
+}
+
 fn underpassd(arguments: &[&str]) -> Output {
     Command::new(UNDERPASSD).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
