@@ -98,6 +98,30 @@ fn a_user_forges_a_third_socket_in_a_namespace_of_its_own() {
     daemon.finish();
 }
 
+/// The true other end is not on this host, or was forgotten, and somebody forges it who has found out both numbers:
+/// that takes time.
+#[test]
+fn an_end_that_is_forged_later_is_not_the_other_end() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(&[]);
+    if !daemon.has_numbers() {
+        return;
+    }
+    let [one, other] = ["127.0.0.1:47001", "127.0.0.1:47002"].map(|it| it.parse().unwrap());
+    let first = forge(one, other, [0x1357_9bdf, 0x0246_8ace]);
+    std::thread::sleep(std::time::Duration::from_millis(1050));
+    let second = forge(other, one, [0x0246_8ace, 0x1357_9bdf]);
+    let client = Client::connect(&daemon.path()).unwrap();
+    for it in [&first, &second, &first] {
+        client.ask(ASK, it);
+        assert_eq!(client.answer().unwrap().0.verdict, Verdict::Refused(Refusal::Unproven));
+    }
+    others_are_served(&daemon);
+    daemon.finish();
+}
+
 const TCP_REPAIR: i32 = 19;
 const TCP_REPAIR_QUEUE: i32 = 20;
 const TCP_QUEUE_SEQ: i32 = 21;

@@ -72,6 +72,7 @@ fn own(descriptor: i32) -> OwnedFd {
 pub trait Plain: Copy + Default {}
 impl Plain for u64 {}
 impl Plain for [u32; 2] {}
+impl Plain for [u64; 2] {}
 
 /// A hash table in the kernel, which forgets what was used least recently when it is full.
 #[derive(Debug)]

@@ -11,14 +11,16 @@ const RCV_NXT: i16 = 100;
 const SND_NXT: i16 = 104;
 /// Helpers of the kernel's by number.
 const MAP_UPDATE_ELEM: i32 = 2;
+const KTIME_GET_NS: i32 = 5;
 const GET_SOCKET_COOKIE: i32 = 46;
 /// `BPF_ANY` and `BPF_NOEXIST`.
 const ANY: i32 = 0;
 const NO_EXIST: i32 = 1;
 
-/// Places on the stack, below R10.
+/// Places on the stack, below R10. The time stands behind the numbers.
 const COOKIE: i16 = -8;
-const NUMBERS: i16 = -16;
+const TIME: i16 = -16;
+const NUMBERS: i16 = -24;
 
 /// Operations.
 const LOAD_WORD: u8 = 0x61;
@@ -56,8 +58,9 @@ fn update(map: i32, key: i16, value: i16, how: i32) -> [u64; 8] {
     ]
 }
 
-/// Notes `numbers[cookie] = (snd_nxt, rcv_nxt)` and `holders[(snd_nxt, rcv_nxt)] = cookie`, or 0 where there is a
-/// holder already, for each socket that becomes established. The maps are given by their descriptors.
+/// Notes `numbers[cookie] = (snd_nxt, rcv_nxt, now)` and `holders[(snd_nxt, rcv_nxt)] = cookie`, or 0 where there is a
+/// holder already, for each socket that becomes established. The maps are given by their descriptors. The time is that
+/// of CLOCK_MONOTONIC, in nanoseconds.
 pub fn program(numbers: i32, holders: i32) -> Vec<u64> {
     let note = [
         instruction(MOVE, 1, 6, 0, 0),
@@ -67,6 +70,8 @@ pub fn program(numbers: i32, holders: i32) -> Vec<u64> {
         instruction(STORE_WORD, 10, 2, NUMBERS, 0),
         instruction(LOAD_WORD, 2, 6, RCV_NXT, 0),
         instruction(STORE_WORD, 10, 2, NUMBERS + 4, 0),
+        instruction(CALL, 0, 0, 0, KTIME_GET_NS),
+        instruction(STORE_DOUBLE, 10, 0, TIME, 0),
     ];
     let by_cookie = update(numbers, COOKIE, NUMBERS, ANY);
     let by_numbers = update(holders, NUMBERS, COOKIE, NO_EXIST);
