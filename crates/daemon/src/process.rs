@@ -6,7 +6,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
 use std::rc::Rc;
-use underpass_policy::{Groups, Namespace, Policy, User, cgroup_of};
+use underpass_policy::{Namespace, Policy, User, cgroup_of};
 
 /// A process that has connected, and a descriptor that tells when it ends.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Process {
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => pidfd_open(number, PidfdFlags::empty())?,
             result => result?,
         };
-        let mut groups = Groups::of(sys::peer_groups(&socket)?);
+        let (gid, mut groups) = namespace.groups(gid, sys::peer_groups(&socket)?);
         let mut cgroup = if policy.names_cgroups() { cgroup_of(pid) } else { None };
         let mut is_of_namespace = policy.denies_groups() && namespace.has(pid);
         // If the process has ended, its number may have been another process's when /proc was read.
@@ -46,7 +46,7 @@ impl Process {
         if !is_of_namespace {
             groups = groups.and_perhaps_others();
         }
-        let user = User { uid, gid, groups, cgroup };
+        let user = User { uid, is_known: namespace.knows(uid), gid, groups, cgroup };
         Ok(Process { pid, descriptor, user: Rc::new(user) })
     }
 

@@ -8,8 +8,11 @@ use std::io;
 /// The user, the groups and the control group of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// Its effective user.
+    /// The number of its effective user.
     pub uid: u32,
+    /// Whether that is this user's alone. The kernel shows all users as one (overflowuid) that have no number in this
+    /// user namespace.
+    pub is_known: bool,
     /// Its effective group.
     pub gid: u32,
     /// Its supplementary groups.
@@ -34,9 +37,10 @@ impl User {
         // Real, effective, saved, that of file systems (proc_pid_status(5)).
         let effective = |name| numbers(name).get(1).copied().ok_or_else(unknown);
         let (uid, gid) = (effective("Uid")?, effective("Gid")?);
-        let groups = Groups::of(numbers("Groups"));
-        let groups = if Namespace::own().has(pid) { groups } else { groups.and_perhaps_others() };
-        Ok(User { uid, gid, groups, cgroup: cgroup_of(pid) })
+        let namespace = Namespace::own();
+        let (gid, groups) = namespace.groups(gid, numbers("Groups"));
+        let groups = if namespace.has(pid) { groups } else { groups.and_perhaps_others() };
+        Ok(User { uid, is_known: namespace.knows(uid), gid, groups, cgroup: cgroup_of(pid) })
     }
 
     /// Whether it is a member of the group, as far as is known.
@@ -76,7 +80,7 @@ mod tests {
     #[test]
     fn few_groups_of_many_are_kept_and_the_others_may_be_any() {
         let many: Vec<u32> = (100..).take(65_536).collect();
-        let user = |groups| User { uid: 1, gid: 1, groups: Groups::of(groups), cgroup: None };
+        let user = |groups| User { uid: 1, is_known: true, gid: 1, groups: Groups::of(groups), cgroup: None };
         let kept = user(many.clone());
         assert!(kept.groups.numbers.capacity() <= Groups::MOST);
         assert!(kept.is_in(100) && !kept.is_in(60_000) && kept.may_be_in(60_000) && kept.may_be_in(7));

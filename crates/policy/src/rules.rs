@@ -163,6 +163,8 @@ pub enum Grounds<'a> {
     Rule(&'a Rule),
     /// No rule allows it.
     NoRule,
+    /// One of the users is not known.
+    Unknown,
 }
 
 impl fmt::Display for Grounds<'_> {
@@ -172,6 +174,7 @@ impl fmt::Display for Grounds<'_> {
             Grounds::Group(group) => write!(to, "both users are members of the group {group}"),
             Grounds::Rule(rule) => write!(to, "{rule}"),
             Grounds::NoRule => to.write_str("no rule allows it"),
+            Grounds::Unknown => to.write_str("one of the users has no number in the user namespace of underpassd"),
         }
     }
 }
@@ -223,6 +226,10 @@ impl Policy {
     /// A rule denies if it fits at least so.
     fn weigh(&self, ends: [&End<'_>; 2], denies: Fit) -> Decision<'_> {
         let [one, other] = ends.map(|end| end.user);
+        // It may be anybody, and two of them need not be one user.
+        if !one.is_known || !other.is_known {
+            return Decision { allowed: false, grounds: Grounds::Unknown };
+        }
         if let Some(rule) = self.deny.iter().find(|rule| rule.fit(ends, Effect::Denies) >= denies) {
             return Decision { allowed: false, grounds: Grounds::Rule(rule) };
         }
@@ -310,7 +317,7 @@ mod tests {
     use crate::groups::Groups;
 
     fn user(uid: u32, groups: &[u32]) -> User {
-        User { uid, gid: uid, groups: Groups::of(groups.to_vec()), cgroup: Some(format!("/s/{uid}")) }
+        User { uid, is_known: true, gid: uid, groups: Groups::of(groups.to_vec()), cgroup: Some(format!("/s/{uid}")) }
     }
 
     fn id(number: u32) -> Option<Id> {
@@ -378,6 +385,16 @@ mod tests {
         let fled = User { groups: Groups::of(vec![]).and_perhaps_others(), ..known.clone() };
         assert!(!allows(&denying, &known, &fled) && allows(&Policy::of_members(None), &known, &fled));
         assert!(!allows(&Policy::of_members(id(9999)), &unknown, &User { uid: 3, ..unknown.clone() }));
+    }
+
+    /// The kernel shows all users without a number in this namespace by the number of user nobody.
+    #[test]
+    fn a_user_that_is_not_known_shares_nothing() {
+        let nobody = user(65_534, &[70]);
+        let unknown = User { is_known: false, ..nobody.clone() };
+        let policy = Policy { allow: vec![rule(of_user(65_534), Side::default())], ..Policy::of_members(id(70)) };
+        assert!(allows(&policy, &nobody, &nobody));
+        assert!(!allows(&policy, &unknown, &nobody) && !allows(&policy, &unknown, &unknown));
     }
 
     #[test]

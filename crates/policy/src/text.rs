@@ -263,7 +263,7 @@ mod tests {
              with user 70 at port 5432\nnever share memory, whatever else is said:\n  rule of line 7: group guests (6) \
              in cgroup /user.slice with anyone in another network\n"
         );
-        let user = |uid| User { uid, gid: uid, groups: Groups::of(vec![]), cgroup: Some("/".into()) };
+        let user = |uid| User { uid, is_known: true, gid: uid, groups: Groups::of(vec![]), cgroup: Some("/".into()) };
         let [web, database] = [user(3), user(70)];
         let end = |user, port| End { user, network: Some(Network::Host), port: Some(port) };
         assert!(policy.decide([&end(&web, 1), &end(&database, 5432)]).allowed);

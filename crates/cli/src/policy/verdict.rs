@@ -193,6 +193,11 @@ impl Here<'_> {
                     remedy,
                 )
             }
+            (_, Grounds::Unknown) => slow(
+                Reason::Policy,
+                because,
+                "run underpassd, and this command, in the user namespace of the host, where each user has a number",
+            ),
             (false, Grounds::Rule(rule)) => Verdict {
                 by: Some("rule"),
                 rule: Some(rule.into()),
@@ -234,7 +239,7 @@ mod tests {
     const GROUP: u32 = 70;
 
     fn seen(uid: u32, groups: &[u32]) -> Seen {
-        let user = User { uid, gid: uid, groups: Groups::of(groups.to_vec()), cgroup: None };
+        let user = User { uid, is_known: true, gid: uid, groups: Groups::of(groups.to_vec()), cgroup: None };
         let namespaces = Namespaces { net: Some(1), ipc: Some(2), pid: Some(3) };
         let (name, accelerated) = ("web".into(), Some(true));
         Seen { pid: uid, name, user, port: None, namespaces, hides: false, accelerated, broker: None }

@@ -186,6 +186,10 @@ impl Exchange {
     ) -> Vec<Reply> {
         let me = Waiting { process, client, ask, facts, since: now };
         let Some(user) = self.parties.get(&process).map(|it| it.user.clone()) else { return Vec::new() };
+        // What a user has met, or waits for, it is told by its number.
+        if !user.is_known {
+            return vec![me.refuse(Refusal::Policy)];
+        }
         if let Some(freed) = ask.freed {
             self.pools.free(process, freed);
         }
@@ -212,7 +216,7 @@ impl Exchange {
 
     /// A process asks for a socket that is no established connection: what it has met it is given again.
     pub fn again(&mut self, (process, client): (ProcessId, ClientId), ask: Ask, cookie: u64) -> Reply {
-        let uid = self.parties.get(&process).map(|it| it.user.uid);
+        let uid = self.parties.get(&process).filter(|it| it.user.is_known).map(|it| it.user.uid);
         let met = uid.and_then(|uid| self.pools.again(cookie, process, uid, ask.mark));
         let (verdict, memory) = match met {
             Some(Ok((verdict, memory))) => (verdict, Some(memory)),

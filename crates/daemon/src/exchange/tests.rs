@@ -15,7 +15,7 @@ fn members() -> Policy {
 }
 
 fn user(uid: u32, groups: &[u32]) -> Rc<User> {
-    Rc::new(User { uid, gid: uid, groups: Groups::of(groups.to_vec()), cgroup: None })
+    Rc::new(User { uid, is_known: true, gid: uid, groups: Groups::of(groups.to_vec()), cgroup: None })
 }
 
 /// The other end of the socket with each cookie.
@@ -281,6 +281,22 @@ fn a_pool_is_never_a_third_users() {
     assert_eq!(stage.meets(5, 11).memory, place.memory);
     assert_eq!(stage.refusal(3, 11), Refusal::Policy);
     assert_eq!(stage.refusal(3, 12), Refusal::Policy);
+}
+
+/// Not even what user nobody has met is told to a user that the kernel shows as nobody because it has no number here.
+#[test]
+fn a_user_without_a_number_is_told_nothing() {
+    let mut stage = Stage::new();
+    let unknown = User { is_known: false, ..(*user(101, &[GROUP])).clone() };
+    stage.exchange.admit(ProcessId(6), Rc::new(unknown));
+    stage.kernel.connect(11, 12);
+    assert_eq!(stage.refusal(6, 11), Refusal::Policy);
+    stage.waits(1, 11);
+    stage.meets(2, 12);
+    assert_eq!(stage.refusal(6, 11), Refusal::Policy);
+    let over = stage.exchange.again((ProcessId(6), ClientId(6)), ASK, 11);
+    assert!(matches!(over.answer.verdict, Verdict::Refused(_)) && over.memory.is_none());
+    assert!(stage.exchange.again((ProcessId(5), ClientId(5)), ASK, 11).memory.is_some());
 }
 
 #[test]

@@ -117,6 +117,52 @@ fn two_containers_meet_through_dnat_and_masquerade() {
     it.daemon.finish();
 }
 
+/// A daemon in a user namespace has no numbers for most users, and the kernel shows these as one, as user nobody.
+#[test]
+fn users_without_a_number_are_not_one_user() {
+    if !is_root() {
+        return;
+    }
+    if !Command::new("unshare").args(["--user", "true"]).status().is_ok_and(|it| it.success()) {
+        return println!("SKIPPED: no user namespace can be had");
+    }
+    let daemon = Daemon::start_by(&["unshare", "--user", "--map-root-user"], &["--no-bpf"]);
+    let mut ends = [61_001, 61_002].map(|uid| Actor::of_user(&daemon, uid, uid));
+    let [server, client] = &mut ends;
+    join(server, client, "127.0.0.1");
+    assert_eq!([client.ask(), server.ask()], ["refused policy"; 2]);
+    // Root has a number there.
+    let mut ends = [(); 2].map(|()| Actor::of_user(&daemon, 0, 0));
+    let [server, client] = &mut ends;
+    join(server, client, "127.0.0.1");
+    meet(server, client);
+    daemon.finish();
+}
+
+/// In the namespace of a client its user may have no number: to the daemon it has one.
+#[test]
+fn a_user_that_is_nobody_in_its_own_namespace_is_somebody_here() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(&["--no-bpf"]);
+    let without = |uid: u32| {
+        let (uid, gid) = (format!("--reuid={uid}"), format!("--regid={uid}"));
+        Actor::start(&daemon, &["setpriv", &uid, &gid, "--clear-groups", "unshare", "--user"])
+    };
+    if !Command::new("unshare").args(["--user", "true"]).status().is_ok_and(|it| it.success()) {
+        return println!("SKIPPED: no user namespace can be had");
+    }
+    let mut actors = [61_001, 61_002, 61_001].map(without);
+    let [one, other, again] = &mut actors;
+    join(one, other, "127.0.0.1");
+    assert_eq!(other.ask(), "waiting");
+    assert_eq!(one.ask(), "refused policy");
+    join(one, again, "127.0.0.1");
+    meet(one, again);
+    daemon.finish();
+}
+
 /// Without BPF nothing proves a connection between namespaces, since other ones may have the same addresses.
 #[test]
 fn without_bpf_containers_stay_on_kernel_tcp() {
