@@ -217,7 +217,7 @@ impl Server {
         tracing::warn!("no descriptor is left for another client: raise LimitNOFILE");
         self.spare = None;
         if let Ok(socket) = accept_with(&self.listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            self.closer.close(Arc::new(socket));
+            self.closer.close(user_of(&socket), Arc::new(socket));
         }
         // Handed over at once, since the next client needs the same descriptor. If the closer's process is gone,
         // the loop sees it.
@@ -226,17 +226,17 @@ impl Server {
     }
 
     fn enter(&mut self, socket: OwnedFd) {
-        let (socket, now) = (Arc::new(socket), self.now());
+        let (uid, socket, now) = (user_of(&socket), Arc::new(socket), self.now());
         // First of all, so that a flood costs little.
-        if sys::peer_credentials(&socket).is_ok_and(|[_, uid, _]| !self.clients.may_enter(uid, now)) {
+        if !self.clients.may_enter(uid, now) {
             self.counts.turned_away += 1;
-            return self.closer.close(socket);
+            return self.closer.close(uid, socket);
         }
         let process = match Process::at(&socket, self.exchange.policy(), &self.abilities.users) {
             Ok(process) => process,
             Err(error) => {
                 tracing::debug!(%error, "a client cannot be identified");
-                return self.closer.close(socket);
+                return self.closer.close(uid, socket);
             }
         };
         match self.clients.enter(socket, process, now) {
@@ -244,7 +244,7 @@ impl Server {
                 self.counts.refuse(Refusal::Limit);
                 let answer = Answer { token: 0, mark: 0, verdict: Verdict::Refused(Refusal::Limit) };
                 let _ = answer.emit().map(|(record, len)| send(socket.as_fd(), &record[..len], None));
-                self.closer.close(socket);
+                self.closer.close(uid, socket);
             }
             Entered::Client(client) => self.watch(client),
             Entered::First(client, id, user) => {
@@ -404,7 +404,7 @@ impl Server {
         if let Some(it) = self.clients.leave(client) {
             let _ = epoll::delete(&self.events, &it.socket);
             self.lanes.cancel(it.uid, client);
-            self.closer.close(it.socket);
+            self.closer.close(it.uid, it.socket);
         }
     }
 
@@ -442,6 +442,11 @@ impl Server {
         }
         self.clients.forget_users(now);
     }
+}
+
+/// The user who has connected this socket: the kernel says it of each socket that was accepted.
+fn user_of(socket: &OwnedFd) -> u32 {
+    sys::peer_credentials(socket).map_or(u32::MAX, |[_, uid, _]| uid)
 }
 
 /// Sends a record, without waiting, with the memory beside it.
