@@ -215,4 +215,6 @@ fn unless_closed(fd: i32, suspicion: Reason) -> Reason {
 }
 
 #[cfg(all(test, not(loom)))]
+mod asking;
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -114,6 +114,8 @@ pub(super) enum Try {
     Knocking,
     /// Not now.
     Later,
+    /// Not now, and not soon: this process has no descriptor to ask with.
+    NoDescriptor,
     /// There is no broker, and was none.
     Nobody,
 }
@@ -201,7 +203,8 @@ impl Broker {
                 IS_DIALED.store(true, Relaxed);
                 Ok(dial)
             }
-            Err(Errno(libc::EAGAIN | libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) => Err(Try::Later),
+            Err(Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) => Err(Try::Later),
+            Err(Errno(libc::EMFILE | libc::ENFILE)) => Err(Try::NoDescriptor),
             Err(_) => {
                 self.leave_alone(now);
                 Err(nobody)

@@ -48,7 +48,7 @@ impl Meeting {
                 end.look_after(1);
                 end.advance(Stage::Waiting);
             }
-            Try::Later => end.seek_later(),
+            Try::Later | Try::NoDescriptor => end.seek_later(),
             Try::Nobody => return end.pin(otherwise),
         }
         end.set_reason(Reason::NoBroker);
@@ -75,7 +75,7 @@ impl Meeting {
                 self.asked_in_vain = self.asked_in_vain.saturating_add(1);
                 end.look_after(1);
             }
-            Try::Later | Try::Nobody => end.seek_later(),
+            Try::Later | Try::NoDescriptor | Try::Nobody => end.seek_later(),
         }
     }
 
@@ -102,7 +102,7 @@ impl Meeting {
         end.set_asked(match tried {
             Try::Asked => Asked::Pending,
             Try::Knocking => Asked::Knocking,
-            Try::Later | Try::Nobody => Asked::Nothing,
+            Try::Later | Try::NoDescriptor | Try::Nobody => Asked::Nothing,
         });
         tried
     }
@@ -139,7 +139,7 @@ impl Meeting {
                 match tried {
                     Try::Asked => end.look_after(1),
                     Try::Knocking => end.look_later(),
-                    Try::Later | Try::Nobody => end.seek_later(),
+                    Try::Later | Try::NoDescriptor | Try::Nobody => end.seek_later(),
                 }
             }
             Asked::Pending => {
@@ -346,7 +346,7 @@ impl Meeting {
 
     /// Tries to ask the broker, until `until` (CLOCK_MONOTONIC, ns): again whenever the broker has to show first that
     /// it is at work. Whether it was asked.
-    fn gets_through(&mut self, until: u64, what: impl Fn(&mut Broker) -> Try) -> bool {
+    pub(super) fn gets_through(&mut self, until: u64, what: impl Fn(&mut Broker) -> Try) -> bool {
         loop {
             match what(&mut self.broker) {
                 Try::Asked => return true,
