@@ -173,6 +173,19 @@ fn systemd_takes_the_units() {
     assert!(said.status.success() && ours.is_empty(), "{log}");
 }
 
+/// By default systemd sends SIGTERM to all processes of a service at once. The daemon's own process that closes
+/// connections would end first, now and then, and the daemon would take its end for a fault and exit with 1, so that
+/// a stop or a restart counted as a failure. With `mixed` the signal is for the daemon alone. With `process`, children
+/// whose closes wait would stay behind.
+#[test]
+fn a_stop_is_for_the_daemon_alone() {
+    let place = Place::new();
+    let [_, service] = units(&place);
+    let text = fs::read_to_string(service).unwrap();
+    let modes: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("KillMode=")).collect();
+    assert_eq!(modes, ["mixed"]);
+}
+
 #[test]
 fn the_service_is_confined() {
     let place = Place::new();
