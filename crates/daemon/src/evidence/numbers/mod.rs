@@ -138,6 +138,20 @@ mod tests {
         }
     }
 
+    /// Then addresses may prove the connection. Fails if what is not noted any more counts as several sockets'.
+    #[test]
+    fn forgotten_numbers_are_not_those_of_several_sockets() {
+        for (notes, holders) in [
+            ([None, Some(B)], [Some(1), Some(2)]),
+            ([Some(A), Some(B)], [None, Some(2)]),
+            ([Some(A), Some(B)], [None, None]),
+            ([Some(A), Some(B)], [None, Some(SEVERAL)]),
+            ([Some(A), None], [Some(1), Some(2)]),
+        ] {
+            assert_eq!(other_end(notes, holders), Other::Unknown, "{notes:?} {holders:?}");
+        }
+    }
+
     /// Somebody who has learnt or guessed the numbers makes a second end, where the true one is on another host or was
     /// forgotten.
     #[test]
