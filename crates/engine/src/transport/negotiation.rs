@@ -235,6 +235,13 @@ impl Transport {
     fn connect_confirm(&mut self, index: u32, cc: &Connect<'_>, now: Time, out: &mut Outbox) {
         let config = self.config;
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        if connection.state == State::Closing && connection.dst_ref == 0 && cc.src_ref != 0 {
+            // It has crossed the DR, which could not name the other end's reference. The next one does: the other end
+            // of class 2 is open by now, and finds its connection by that alone.
+            connection.dst_ref = cc.src_ref;
+            connection.setup.iter_mut().for_each(|it| it.sent = false);
+            return self.send_setup(index, now, out);
+        }
         if connection.state != State::AwaitsConfirm {
             if cc.src_ref != connection.dst_ref {
                 self.counters.unexpected += 1;

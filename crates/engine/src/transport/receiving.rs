@@ -161,12 +161,14 @@ impl Transport {
     /// Class 4 alone may take credit back (X.224 §12.2.3.8, §10.2.4.2), and W runs there alone; what is on its way to a
     /// buffer that was given back is sent again.
     pub(super) fn reduce_credit(&mut self, index: u32) {
+        let n = self.config.times.n;
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
         let (space, receiving) = (connection.terms.space(), &mut connection.receiving);
         let left = space.distance(receiving.expected, receiving.granted);
         // An AK that opens the window is followed by no other one before it has shown to have come.
-        let is_quiet =
-            receiving.unacknowledged == 0 && receiving.early.is_empty() && receiving.opening == Opening::None;
+        // Once it was said N times, nothing follows it any more: its confirmation may be of an earlier one.
+        let is_open = !matches!(receiving.opening, Opening::Opened(said) if said < n);
+        let is_quiet = receiving.unacknowledged == 0 && receiving.early.is_empty() && is_open;
         if !is_quiet || left < IDLE || !core::mem::replace(&mut receiving.is_idle, true) || left == IDLE {
             return;
         }
@@ -174,6 +176,7 @@ impl Transport {
         if let Some(connection) = self.connections[index as usize].as_mut() {
             let receiving = &mut connection.receiving;
             (receiving.granted, receiving.subsequence) = (space.add(receiving.expected, IDLE), subsequence);
+            receiving.opening = Opening::None;
             self.take_back_promises(left - IDLE);
         }
     }

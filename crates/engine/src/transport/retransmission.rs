@@ -117,9 +117,10 @@ impl Transport {
         }
         let first = sending.may_send_again(space, slots).then_some(sending.retained.head);
         let expedited = sending.expedited;
-        // Where the credit was taken back, the other end says when it is there again, or is silent for I.
+        // Where the credit was taken back, the other end says when it is there again, or is silent for I. What waits
+        // for that takes no part of the window that the connections to a peer share.
         if first.is_none() && expedited.is_none() {
-            return;
+            return self.give_up_dts(index);
         }
         let timeout = &mut sending.timeout;
         if let Some(head) = first {

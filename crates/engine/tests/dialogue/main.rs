@@ -4,6 +4,7 @@ mod entity;
 mod limits;
 mod losses;
 mod setup;
+mod withdrawal;
 
 use entity::{Entity, THEIRS, cr};
 use underpass_checksum::fletcher::{Sums, check_octets};

@@ -79,3 +79,22 @@ fn a_cc_that_is_refused_is_released() {
         assert_eq!((entity.connections(), entity.told.len()), (0, 1));
     }
 }
+
+/// A CC that crosses the DR of a given-up CR is answered by a DR that names its connection: in class 2 the other end is
+/// open by then, and would stay so for ever.
+#[test]
+fn a_cc_that_crosses_the_dr_is_released() {
+    let checksum = false;
+    let mut entity = Entity::new(Config { class: Class::Two, checksum, ..config() });
+    entity.connect(OTHER, Details::default());
+    while !entity.said().iter().any(|it| it.starts_with("DR")) {
+        entity.run(50 * MS);
+    }
+    let options = Some(AdditionalOptions(AdditionalOptions::NO_CHECKSUM));
+    let parameters = Parameters { preferred_size: Some(2), options, ..Parameters::default() };
+    entity.hear(OTHER, &Tpdu::Cc(Connect { dst_ref: 1, class: Class::Two, checksum, parameters, ..cr() }), &[]);
+    let said = entity.said();
+    assert!(said.len() == 1 && said[0].starts_with("DR 0x0001 → 0x004d"), "{said:?}");
+    entity.hear(OTHER, &Tpdu::Dc(DisconnectConfirm { dst_ref: 1, src_ref: THEIRS, checksum }), &[]);
+    assert_eq!(entity.connections(), 0);
+}
