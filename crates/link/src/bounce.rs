@@ -145,6 +145,10 @@ impl<L: Link> Bounce<L> {
         }
         if let (true, Some(frame)) = (copied > 0, self.out.get(first)) {
             self.copies.push_back((frame.frame(), copied));
+        } else {
+            // Without octets nothing was copied.
+            let before = self.originals.len() - copied;
+            self.done.extend(self.originals.drain(before..));
         }
         self.out.extend(packets.drain(..pieces - copied));
         true

@@ -53,6 +53,11 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Table<K, V, S> {
         if self.all.len() < most {
             return self.add(key, value);
         }
+        // Looked for again and again, the last one was counted once.
+        if let Some(last) = self.looks.get_mut(self.last as usize) {
+            self.look += 1;
+            *last = self.look;
+        }
         let may_go = (0..).zip(&self.all).zip(&self.looks).filter(|((_, entry), _)| !stays(&entry.1));
         let Some(((number, (before, _)), _)) = may_go.min_by_key(|(_, look)| **look) else {
             return self.add(key, value);
@@ -135,5 +140,16 @@ mod tests {
         // All of them stay.
         assert_eq!((add(&mut table, 18, false), table.len(), table.find(17)), (4, 5, Some(2)));
         assert_eq!((add(&mut table, 19, false), table.len(), table.find(18), table.find(19)), (4, 5, None, Some(4)));
+    }
+
+    #[test]
+    fn an_entry_in_use_stays_however_many_others_come() {
+        let mut table: Table<u64, bool> = Table::default();
+        (0..4).for_each(|key| _ = table.add_or_replace(4, key, false, |it| *it));
+        for key in 100..120 {
+            assert!(table.find(0).is_some(), "{key}");
+            assert_eq!(table.find(key), None);
+            table.add_or_replace(4, key, false, |it| *it);
+        }
     }
 }

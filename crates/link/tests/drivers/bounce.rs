@@ -1,8 +1,9 @@
 //! Packets in pieces arrive as they were, however many of these are copied first, and all buffers come back.
 
 use super::support::{End, cable, datagram, ends, frame};
+use std::collections::{BTreeSet, VecDeque};
 use underpass_link::Link;
-use underpass_link::arena::{Arena, Geometry};
+use underpass_link::arena::{Arena, Buffer, Geometry};
 use underpass_link::bounce::{Bounce, Copying};
 use underpass_link::ip::Header;
 use underpass_link::loopback::Loopback;
@@ -125,4 +126,26 @@ fn a_copy_that_is_refused_is_told() {
     assert_eq!(from.link.counters().refused, 2 * OWN as u64);
     let (link, frames) = from.link.take_apart();
     assert_eq!(frames.len() + from.free.len() + Box::new(link).close().all().len(), GEOMETRY.frames as usize);
+}
+
+/// A packet whose first piece is empty has nothing to copy there: both pieces come back all the same, each round.
+#[test]
+fn pieces_without_octets_come_back() {
+    let (arena, mut free) = Arena::new(Geometry { frames: 64, frame_size: 4096, headroom: 0 });
+    let [here, mut there] = Loopback::passing(&arena, 4096);
+    let mut link = Bounce::new(here, &arena, free.split_off(32), Copying::First(1), &[]);
+    for round in 0..4 {
+        let mut packets: VecDeque<Buffer> = free.drain(..2).collect();
+        let sent: BTreeSet<u32> = packets.iter().map(Buffer::frame).collect();
+        [0, 100].iter().zip(&mut packets).for_each(|(len, it)| arena.fill(it, *len));
+        packets[0].go_on(true);
+        link.transmit(&mut packets);
+        let (mut came, mut back) = (Vec::new(), Vec::new());
+        there.receive(&mut came, 9);
+        came.into_iter().for_each(|it| there.fill(it));
+        there.watch();
+        (0..3).for_each(|_| link.complete(&mut back));
+        assert_eq!(back.iter().map(Buffer::frame).collect::<BTreeSet<_>>(), sent, "round {round}");
+        free.append(&mut back);
+    }
 }
