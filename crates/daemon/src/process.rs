@@ -6,7 +6,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
 use std::rc::Rc;
-use underpass_policy::{Namespace, Policy, User, cgroup_of};
+use underpass_policy::{Groups, Namespace, Policy, User, cgroup_of};
 
 /// A process that has connected, and a descriptor that tells when it ends.
 #[derive(Debug)]
@@ -36,14 +36,16 @@ impl Process {
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => pidfd_open(number, PidfdFlags::empty())?,
             result => result?,
         };
-        let (gid, mut groups) = namespace.groups(gid, sys::peer_groups(&socket)?);
+        let told = sys::peer_groups(&socket, Groups::MOST)?;
+        let are_too_many = told.is_none();
+        let (gid, mut groups) = namespace.groups(gid, told.unwrap_or_default());
         let mut cgroup = if policy.names_cgroups() { cgroup_of(pid) } else { None };
         let mut is_of_namespace = policy.denies_groups() && namespace.has(pid);
         // If the process has ended, its number may have been another process's when /proc was read.
         if (cgroup.is_some() || is_of_namespace) && has_ended(&descriptor) {
             (cgroup, is_of_namespace) = (None, false);
         }
-        if !is_of_namespace {
+        if !is_of_namespace || are_too_many {
             groups = groups.and_perhaps_others();
         }
         let user = User { uid, is_known: namespace.knows(uid), gid, groups, cgroup };
