@@ -203,8 +203,9 @@ impl Broker {
                 IS_DIALED.store(true, Relaxed);
                 Ok(dial)
             }
-            Err(Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) => Err(Try::Later),
-            Err(Errno(libc::EMFILE | libc::ENFILE)) => Err(Try::NoDescriptor),
+            // ENFILE: the table is the host's, and others give descriptors back all the time.
+            Err(Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::ENFILE)) => Err(Try::Later),
+            Err(Errno(libc::EMFILE)) => Err(Try::NoDescriptor),
             Err(_) => {
                 self.leave_alone(now);
                 Err(nobody)
