@@ -505,10 +505,14 @@ fn a_survey_does_not_go_on_without_its_journal_or_with_that_of_another_plan() {
     assert!(!scripted(&json, &mortal).unwrap().record.complete);
     // Without its journal nothing of it could be gone on with, and the next record would take its place.
     let (record, journal) = (std::fs::read(&json).unwrap(), std::fs::read(journal_of(&json)).unwrap());
-    std::fs::remove_file(journal_of(&json)).unwrap();
-    let lost = scripted(&json, &|request| Some(honest(request))).unwrap_err();
-    assert!(matches!(lost, SurveyError::NoJournal { .. }), "{lost}");
-    assert_eq!(std::fs::read(&json).unwrap(), record);
+    for left in [None, Some(&b""[..]), Some(&journal[..9])] {
+        std::fs::remove_file(journal_of(&json)).unwrap();
+        left.map_or(Ok(()), |left| std::fs::write(journal_of(&json), left)).unwrap();
+        let lost = scripted(&json, &|request| Some(honest(request))).unwrap_err();
+        assert!(matches!(lost, SurveyError::NoJournal { .. }), "{lost}");
+        assert_eq!(std::fs::read(&json).unwrap(), record);
+        std::fs::write(journal_of(&json), b"").unwrap();
+    }
     std::fs::write(journal_of(&json), journal).unwrap();
     let other = Plan { samples: SAMPLES + 1, ..plan() };
     let error = scripted_with(&json, &other, &|request| Some(honest(request))).unwrap_err();

@@ -21,7 +21,8 @@ use crate::record::Measurement;
 use crate::suite::checksum::table::Way;
 use crate::survey::record::Endpoint;
 use crate::unit::{counted, size};
-use answer::{Answer, FEWEST};
+use answer::Answer;
+pub use answer::FEWEST;
 use question::{Objective, Question, Stage};
 
 /// All that records say.
@@ -92,14 +93,14 @@ pub fn of(evidence: &Evidence) -> Advice {
     Advice { missing: missing(&newest), answers, passed_over, silent, unfinished, quick }
 }
 
-/// Of each kind the newest question of a record that is complete and not of a quick run; the newest of the others only
-/// where there is none.
+/// Of each kind the newest question of a record that is complete, not of a quick run, and of enough samples to be sure;
+/// the newest of the others only where there is none.
 fn newest(evidence: &Evidence) -> BTreeMap<Key, Asked<'_>> {
     let mut newest: BTreeMap<Key, Asked> = BTreeMap::new();
     for asked in asked(evidence) {
         let question = &asked.question;
         let key = (asked.site.clone(), question.stage, question.route.clone(), question.objective);
-        if newest.get(&key).is_none_or(|other| (other.is_full, other.date) < (asked.is_full, asked.date)) {
+        if newest.get(&key).is_none_or(|other| other.rank() < asked.rank()) {
             newest.insert(key, asked);
         }
     }
@@ -114,6 +115,7 @@ fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
             record: &run.name,
             date: &run.record.date,
             is_full: run.record.complete && !run.record.quick,
+            is_sure: run.record.samples >= FEWEST,
             site: site.clone(),
             host: host.clone(),
             question: it,
@@ -125,6 +127,7 @@ fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
             record: &survey.name,
             date: &survey.record.head.date,
             is_full: survey.is_full(),
+            is_sure: survey.record.head.plan.samples >= FEWEST,
             site: site.clone(),
             host: host.clone(),
             question: it,
@@ -139,10 +142,19 @@ struct Asked<'a> {
     date: &'a str,
     /// Whether the record is complete, and its figures are for quoting.
     is_full: bool,
+    /// Whether it has enough samples to be sure of anything.
+    is_sure: bool,
     /// What another record must be of, too, to take this one's place.
     site: String,
     host: String,
     question: Question,
+}
+
+impl Asked<'_> {
+    /// The highest of one kind counts.
+    fn rank(&self) -> (bool, bool, &str) {
+        (self.is_full, self.is_sure, self.date)
+    }
 }
 
 /// What there is to choose in a record.

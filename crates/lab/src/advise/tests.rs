@@ -175,6 +175,11 @@ fn a_full_record_counts_more_than_a_newer_one_that_is_not() {
         assert_eq!(told.passed_over, ["other"]);
         assert_eq!(advice([other]).answers.len(), 1, "it counts where there is no other");
     }
+    // Nothing of three samples is sure.
+    let (mut sure, mut other) = (run("sure", LEVEL, LEVEL), run("other", LEVEL, LEVEL));
+    sure.record.date = "2020-01-01T00:00:00Z".to_string();
+    (sure.record.samples, other.record.samples) = (5, 3);
+    assert_eq!(advice([sure, other]).answers[0].record, "sure");
 }
 
 /// All surveys of one computer call their endpoints the same.

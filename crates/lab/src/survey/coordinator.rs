@@ -74,8 +74,9 @@ pub enum SurveyError {
     NotAFile(PathBuf),
     /// The file has a part of a survey, whose journal is not there.
     #[error(
-        "{} is a survey that was not finished, and its journal {} is not there, without which it cannot go on; put it \
-             back, or name another file with --json", path.display(), journal.display()
+        "{} is a survey that was not finished, and its journal {} is not there, or has no \
+             beginning; without it the survey cannot go on: put it back, or name another file with --json",
+        path.display(), journal.display()
     )]
     NoJournal {
         /// The record.
@@ -180,6 +181,10 @@ pub fn run(survey: &Survey) -> Result<Outcome, SurveyError> {
         }
     }
     let mut journal = Journal::open(&path)?;
+    // An empty one, or one that was cut in its first line, is as good as none.
+    if survey.json.exists() && journal.head().is_none() {
+        return Err(SurveyError::NoJournal { path: survey.json.into(), journal: path });
+    }
     let (remotes, endpoints, facts) = match meet(survey.places, survey.connect) {
         Ok(met) => met,
         Err(error) => {
