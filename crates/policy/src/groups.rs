@@ -10,13 +10,15 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// So many are kept of a process at most, the lowest: 4 KiB, about as much as the kernel keeps of it.
+    /// Of a process that has more, none is kept: the kernel would take long to tell them.
     pub const MOST: usize = 1024;
 
-    /// These groups, in the order of the kernel, which begins with the lowest number.
+    /// These groups of a process, which has no others; of more than [`Groups::MOST`] none.
     pub fn of(mut numbers: Vec<u32>) -> Groups {
         let are_all = numbers.len() <= Groups::MOST;
-        numbers.truncate(Groups::MOST);
+        if !are_all {
+            numbers.clear();
+        }
         numbers.shrink_to_fit();
         Groups { numbers, are_all }
     }

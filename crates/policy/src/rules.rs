@@ -381,7 +381,7 @@ mod tests {
         assert!(denying.denies_groups() && !denying.names_cgroups());
         let allowing = |group| Policy { allow: vec![rule(of_group(group), of_user(2))], ..Policy::of_members(None) };
         assert!(!allowing(70).denies_groups());
-        assert!(allows(&allowing(70), &unknown, &stranger) && !allows(&allowing(9999), &unknown, &stranger));
+        assert!(!allows(&allowing(70), &unknown, &stranger) && !allows(&allowing(9999), &unknown, &stranger));
         let fled = User { groups: Groups::of(vec![]).and_perhaps_others(), ..known.clone() };
         assert!(!allows(&denying, &known, &fled) && allows(&Policy::of_members(None), &known, &fled));
         assert!(!allows(&Policy::of_members(id(9999)), &unknown, &User { uid: 3, ..unknown.clone() }));
