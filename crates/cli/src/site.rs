@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::anyhow;
-use underpass_lab::advise::FEWEST;
+use underpass_lab::advise::Rank;
 use underpass_lab::evidence::{Evidence, Survey};
 use underpass_lab::record::Skipped;
 use underpass_lab::survey::again::Again;
@@ -33,10 +33,7 @@ pub fn again(evidence: &Evidence, file: Option<&Path>) -> Result<(Option<Site>, 
     sys::ignore_broken_pipes();
     let mut surveys: Vec<&Survey> = evidence.surveys.iter().collect();
     // As the advice prefers them.
-    surveys.sort_by(|one, other| {
-        let rank = |it: &Survey| (it.is_full(), it.record.head.plan.samples >= FEWEST, it.record.head.date.clone());
-        rank(other).cmp(&rank(one))
-    });
+    surveys.sort_by(|one, other| Rank::of_survey(other).cmp(&Rank::of_survey(one)));
     let named = file.map(Endpoints::read).transpose()?;
     let is_meant = |survey: &&Survey| match &named {
         Some(file) => {

@@ -17,12 +17,11 @@ pub mod verdict;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::evidence::{Evidence, Run, Survey};
-use crate::record::Measurement;
+use crate::record::{Measurement, Record};
 use crate::suite::checksum::table::Way;
-use crate::survey::record::Endpoint;
+use crate::survey::record::{Endpoint, Head};
 use crate::unit::{counted, size};
-use answer::Answer;
-pub use answer::FEWEST;
+use answer::{Answer, FEWEST};
 use question::{Objective, Question, Stage};
 
 /// All that records say.
@@ -100,7 +99,7 @@ fn newest(evidence: &Evidence) -> BTreeMap<Key, Asked<'_>> {
     for asked in asked(evidence) {
         let question = &asked.question;
         let key = (asked.site.clone(), question.stage, question.route.clone(), question.objective);
-        if newest.get(&key).is_none_or(|other| other.rank() < asked.rank()) {
+        if newest.get(&key).is_none_or(|other| other.rank < asked.rank) {
             newest.insert(key, asked);
         }
     }
@@ -113,9 +112,7 @@ fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
         let (host, site) = (run.record.host.to_string(), run.record.host.machine());
         questions(run).into_iter().map(move |it| Asked {
             record: &run.name,
-            date: &run.record.date,
-            is_full: run.record.complete && !run.record.quick,
-            is_sure: run.record.samples >= FEWEST,
+            rank: Rank::of_run(run),
             site: site.clone(),
             host: host.clone(),
             question: it,
@@ -125,9 +122,7 @@ fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
         let (host, site) = (endpoints(survey), site(survey));
         surveyed::of_survey(survey).into_iter().map(move |it| Asked {
             record: &survey.name,
-            date: &survey.record.head.date,
-            is_full: survey.is_full(),
-            is_sure: survey.record.head.plan.samples >= FEWEST,
+            rank: Rank::of_survey(survey),
             site: site.clone(),
             host: host.clone(),
             question: it,
@@ -139,21 +134,34 @@ fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
 /// A question, and the record that it comes from.
 struct Asked<'a> {
     record: &'a str,
-    date: &'a str,
-    /// Whether the record is complete, and its figures are for quoting.
-    is_full: bool,
-    /// Whether it has enough samples to be sure of anything.
-    is_sure: bool,
+    rank: Rank<'a>,
     /// What another record must be of, too, to take this one's place.
     site: String,
     host: String,
     question: Question,
 }
 
-impl Asked<'_> {
-    /// The highest of one kind counts.
-    fn rank(&self) -> (bool, bool, &str) {
-        (self.is_full, self.is_sure, self.date)
+/// Which of several records counts: the highest. The first that differs decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank<'a> {
+    /// It is complete, and its figures are for quoting.
+    is_full: bool,
+    /// It has enough samples to be sure of anything.
+    is_sure: bool,
+    date: &'a str,
+}
+
+impl Rank<'_> {
+    /// That of a run.
+    pub fn of_run(run: &Run) -> Rank<'_> {
+        let Record { complete, quick, samples, date, .. } = &run.record;
+        Rank { is_full: *complete && !quick, is_sure: *samples >= FEWEST, date }
+    }
+
+    /// That of a survey.
+    pub fn of_survey(survey: &Survey) -> Rank<'_> {
+        let Head { plan, date, .. } = &survey.record.head;
+        Rank { is_full: survey.record.complete && !plan.quick, is_sure: plan.samples >= FEWEST, date }
     }
 }
 

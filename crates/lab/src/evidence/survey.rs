@@ -32,11 +32,6 @@ impl Survey {
         check(&record)?;
         Ok(Survey { name, record })
     }
-
-    /// Whether it came to its end, and its figures are for quoting.
-    pub fn is_full(&self) -> bool {
-        self.record.complete && !self.record.head.plan.quick
-    }
 }
 
 fn check(record: &SurveyRecord) -> Result<(), Problem> {
