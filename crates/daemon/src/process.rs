@@ -37,15 +37,14 @@ impl Process {
             result => result?,
         };
         let told = sys::peer_groups(&socket, Groups::MOST)?;
-        let are_too_many = told.is_none();
+        let mut are_all = told.is_some() && policy.denies_groups() && namespace.has(pid);
         let (gid, mut groups) = namespace.groups(gid, told.unwrap_or_default());
         let mut cgroup = if policy.names_cgroups() { cgroup_of(pid) } else { None };
-        let mut is_of_namespace = policy.denies_groups() && namespace.has(pid);
         // If the process has ended, its number may have been another process's when /proc was read.
-        if (cgroup.is_some() || is_of_namespace) && has_ended(&descriptor) {
-            (cgroup, is_of_namespace) = (None, false);
+        if (cgroup.is_some() || are_all) && has_ended(&descriptor) {
+            (cgroup, are_all) = (None, false);
         }
-        if !is_of_namespace || are_too_many {
+        if !are_all {
             groups = groups.and_perhaps_others();
         }
         let user = User { uid, is_known: namespace.knows(uid), gid, groups, cgroup };

@@ -96,6 +96,11 @@ impl Daemon {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// One of root's that proves connections by their sequence numbers; `None`, said aloud, where there can be none.
+    pub fn with_numbers() -> Option<Daemon> {
+        is_root().then(|| Daemon::start(&[])).filter(Daemon::has_numbers)
+    }
+
     /// Whether it proves connections by their sequence numbers; if not, says so aloud.
     pub fn has_numbers(&self) -> bool {
         let has = self.log().contains("are proven by their sequence numbers");

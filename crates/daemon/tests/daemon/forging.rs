@@ -37,13 +37,7 @@ fn mirrored_addresses_of_another_namespace_prove_nothing() {
 /// another.
 #[test]
 fn a_third_socket_with_the_right_numbers_makes_it_unproven() {
-    if !is_root() {
-        return;
-    }
-    let daemon = Daemon::start(&[]);
-    if !daemon.has_numbers() {
-        return;
-    }
+    let Some(daemon) = Daemon::with_numbers() else { return };
     let [one, other] = connection();
     let client = Client::connect(&daemon.path()).unwrap();
     client.ask(ASK, &one);
@@ -102,13 +96,7 @@ fn a_user_forges_a_third_socket_in_a_namespace_of_its_own() {
 /// that takes time.
 #[test]
 fn an_end_that_is_forged_later_is_not_the_other_end() {
-    if !is_root() {
-        return;
-    }
-    let daemon = Daemon::start(&[]);
-    if !daemon.has_numbers() {
-        return;
-    }
+    let Some(daemon) = Daemon::with_numbers() else { return };
     let [one, other] = ["127.0.0.1:47001", "127.0.0.1:47002"].map(|it| it.parse().unwrap());
     let first = forge(one, other, [0x1357_9bdf, 0x0246_8ace]);
     std::thread::sleep(std::time::Duration::from_millis(1050));
