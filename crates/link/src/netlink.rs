@@ -41,15 +41,9 @@ impl Netlink {
         question: RouteNetlinkMessage,
         mut hear: impl FnMut(RouteNetlinkMessage),
     ) -> io::Result<()> {
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | flags;
-        header.sequence_number = self.asked.get().wrapping_add(1);
-        self.asked.set(header.sequence_number);
-        let mut message = NetlinkMessage::new(header, question.into());
-        message.finalize();
-        let mut request = vec![0; message.buffer_len()];
-        message.serialize(&mut request);
-        self.socket.send(&request, 0)?;
+        let number = self.asked.get().wrapping_add(1);
+        self.asked.set(number);
+        self.send(number, flags, question)?;
         loop {
             let mut answers = Vec::with_capacity(ANSWER);
             self.socket.recv(&mut answers, 0)?;
@@ -57,7 +51,7 @@ impl Netlink {
             for message in messages(&answers) {
                 let message = message?;
                 // What is left of an earlier request, whose caller did not wait for all of it.
-                if message.header.sequence_number != header.sequence_number {
+                if message.header.sequence_number != number {
                     continue;
                 }
                 is_answered = true;
@@ -71,6 +65,17 @@ impl Netlink {
                 return Ok(());
             }
         }
+    }
+
+    /// Sends the request of this number.
+    fn send(&self, number: u32, flags: u16, question: RouteNetlinkMessage) -> io::Result<()> {
+        let mut header = NetlinkHeader::default();
+        (header.flags, header.sequence_number) = (NLM_F_REQUEST | flags, number);
+        let mut message = NetlinkMessage::new(header, question.into());
+        message.finalize();
+        let mut request = vec![0; message.buffer_len()];
+        message.serialize(&mut request);
+        self.socket.send(&request, 0).map(drop)
     }
 }
 
@@ -187,17 +192,12 @@ mod tests {
     #[test]
     fn an_answer_is_that_of_its_request() {
         let netlink = Netlink::open().unwrap();
-        let mut header = NetlinkHeader::default();
-        (header.flags, header.sequence_number) = (NLM_F_REQUEST, u32::MAX);
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName("none-such".to_string()));
-        let mut message = NetlinkMessage::new(header, RouteNetlinkMessage::GetLink(message).into());
-        message.finalize();
-        let mut request = vec![0; message.buffer_len()];
-        message.serialize(&mut request);
-        netlink.socket.send(&request, 0).unwrap();
+        let ask = || netlink.send(u32::MAX, 0, RouteNetlinkMessage::GetLink(message.clone())).unwrap();
+        ask();
         assert_eq!(named(&netlink, 0, Some("lo")).unwrap(), ["lo"]);
-        netlink.socket.send(&request, 0).unwrap();
+        ask();
         assert!(named(&netlink, NLM_F_DUMP, None).unwrap().contains(&"lo".to_string()));
         let error = named(&netlink, 0, Some("none-such")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV));

@@ -442,10 +442,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "network namespaces")]
     fn a_packet_by_itself_is_received_into_little_room() {
-        let cable = match Cable::new(65_535) {
-            Ok(cable) => cable,
-            Err(error) => return println!("SKIPPED: {error}"),
-        };
+        let Some(cable) = Cable::for_test(65_535) else { return };
         let guarantees = Guarantees { delivery: false, integrity: true };
         let [(mut from, mut free), (mut to, given)] = cable.ends.each_ref().map(|end| {
             let (arena, free) = Arena::new(GEOMETRY);

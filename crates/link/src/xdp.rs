@@ -443,10 +443,7 @@ mod tests {
     /// veth does not set it, so the test does.
     #[test]
     fn a_device_that_ran_out_of_buffers_is_told_of_new_ones() {
-        let cable = match Cable::new(1500) {
-            Ok(cable) => cable,
-            Err(error) => return println!("SKIPPED: {error}"),
-        };
+        let Some(cable) = Cable::for_test(1500) else { return };
         let (arena, mut free) = Arena::new(Geometry { frames: 8, frame_size: 2048, headroom: 0 });
         let mut link = match open(&cable, &arena, Attach::Auto) {
             Ok(link) => link,
@@ -465,10 +462,7 @@ mod tests {
     /// here its state is put in.
     #[test]
     fn frames_may_be_filled_again_before_the_kernel_says_that_it_has_taken_them() {
-        let cable = match Cable::new(1500) {
-            Ok(cable) => cable,
-            Err(error) => return println!("SKIPPED: {error}"),
-        };
+        let Some(cable) = Cable::for_test(1500) else { return };
         let (arena, free) = Arena::new(Geometry { frames: 8, frame_size: 2048, headroom: 0 });
         let mut link = match open(&cable, &arena, Attach::Auto) {
             Ok(link) => link,
@@ -492,10 +486,7 @@ mod tests {
     /// A program that hangs on no link of BPF, as `ip link set xdp` attaches it, is neither replaced nor taken away.
     #[test]
     fn a_foreign_program_is_left_alone() {
-        let cable = match Cable::new(1500) {
-            Ok(cable) => cable,
-            Err(error) => return println!("SKIPPED: {error}"),
-        };
+        let Some(cable) = Cable::for_test(1500) else { return };
         let here = &cable.ends[0];
         let foreign =
             SocketMap::new(1).and_then(|map| Program::load(&Filter::Llc.program([2; 6], map.descriptor()), true));

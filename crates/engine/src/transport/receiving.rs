@@ -165,8 +165,8 @@ impl Transport {
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
         let (space, receiving) = (connection.terms.space(), &mut connection.receiving);
         let left = space.distance(receiving.expected, receiving.granted);
-        // An AK that opens the window is followed by no other one before it has shown to have come.
-        // Once it was said N times, nothing follows it any more: its confirmation may be of an earlier one.
+        // An AK that opens the window is followed by no other one before it has shown to have come, or was said N
+        // times: the other end may have confirmed an earlier one.
         let is_open = !matches!(receiving.opening, Opening::Opened(said) if said < n);
         let is_quiet = receiving.unacknowledged == 0 && receiving.early.is_empty() && is_open;
         if !is_quiet || left < IDLE || !core::mem::replace(&mut receiving.is_idle, true) || left == IDLE {

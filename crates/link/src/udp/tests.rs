@@ -4,6 +4,14 @@ use super::*;
 use crate::arena::Geometry;
 use crate::ip::Template;
 
+/// A buffer as a packet of 1,000 octets from one end to the other.
+fn packet(arena: &Arena, mut buffer: Buffer, [source, destination]: [SocketAddr; 2]) -> Buffer {
+    let template = Template::new(Header { source, destination, class: 2 }).unwrap();
+    arena.fill(&mut buffer, 1000);
+    template.write(&mut arena.octets_mut(&mut buffer)[..template.size()], 1000 - template.size());
+    buffer
+}
+
 /// Answers to ever new hosts take no memory without end.
 #[test]
 fn ways_of_peers_that_are_not_used_are_forgotten() {
@@ -32,13 +40,7 @@ fn packets_go_with_their_times_beside_them() {
     from.socket.take_times().unwrap();
     let path = from.paths.find(peer).unwrap();
     from.paths.get_mut(path).pace = Some(Pace::new(rate, Timekeeper::Kernel, monotonic()));
-    let template = Template::new(Header { source: from.local(), destination: peer, class: 2 }).unwrap();
-    let mut packets = VecDeque::new();
-    for mut buffer in free.drain(..) {
-        arena.fill(&mut buffer, 1000);
-        template.write(&mut arena.octets_mut(&mut buffer)[..template.size()], 1000 - template.size());
-        packets.push_back(buffer);
-    }
+    let mut packets: VecDeque<_> = free.drain(..).map(|it| packet(&arena, it, [from.local(), peer])).collect();
     from.transmit(&mut packets);
     let (mut come, begin) = (Vec::new(), std::time::Instant::now());
     while come.len() < 32 {
@@ -60,13 +62,8 @@ fn the_end_of_a_pace_overtakes_nothing() {
     from.socket.take_times().unwrap();
     let path = from.paths.find(peer).unwrap();
     from.paths.get_mut(path).pace = Some(Pace::new(rate, Timekeeper::Kernel, monotonic()));
-    let template = Template::new(Header { source: from.local(), destination: peer, class: 2 }).unwrap();
-    let mut packet = || {
-        let mut buffer = free.pop().unwrap();
-        arena.fill(&mut buffer, 1000);
-        template.write(&mut arena.octets_mut(&mut buffer)[..template.size()], 1000 - template.size());
-        buffer
-    };
+    let ends = [from.local(), peer];
+    let mut packet = || packet(&arena, free.pop().unwrap(), ends);
     // Ten milliseconds each, of which the kernel has the first two, and waits for as long.
     let mut packets: VecDeque<_> = (0..4).map(|_| packet()).collect();
     from.transmit(&mut packets);
