@@ -68,10 +68,11 @@ examples: rust ## the short programs in the examples folders of the crates check
 # The code of the library itself, compiled for the model checker: in a folder of its own, and slow unless that and the
 # checker are optimized.
 OPTIMIZED = --config 'profile.test.package.$(1).opt-level=2'
+LOOM = CARGO_TARGET_DIR=$(TARGET)/loom RUSTFLAGS="--cfg loom" $(CARGO)
+LOOM_LIBRARIES = --package underpass-segment --package underpass-link
 loom: rust ## models of the orderings: every order of the steps of two threads, as far as they are bounded
-	CARGO_TARGET_DIR=$(TARGET)/loom RUSTFLAGS="--cfg loom" \
-	    $(CARGO) $(foreach it,underpass-segment underpass-link loom generator,$(call OPTIMIZED,$(it))) \
-	    test --package underpass-segment --package underpass-link --lib models::
+	$(LOOM) $(foreach it,underpass-segment underpass-link loom generator,$(call OPTIMIZED,$(it))) \
+	    test $(LOOM_LIBRARIES) --lib models::
 
 # NEON's variant is compiled for a processor that this host may not have, and runs in an emulation of it.
 OTHER = aarch64-unknown-linux-gnu
@@ -174,6 +175,7 @@ lint: rust ## formatting, clippy, the documentation, and which file may import w
 	    echo "These lines have more than $(WIDTH) columns (max_width in rustfmt.toml)." >&2; exit 1; \
 	fi
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(LOOM) clippy $(LOOM_LIBRARIES) --lib --tests -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --quiet
 	$(CARGO) run --quiet --package underpass-tests --bin imports
 	@if $(HAS_OTHER); then \

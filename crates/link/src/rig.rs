@@ -464,7 +464,7 @@ impl Cable {
     }
 
     /// As [`Cable::new`], for a test that is skipped where there can be none, and says why.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(crate) fn for_test(mtu: usize) -> Option<Cable> {
         Cable::new(mtu).inspect_err(|error| println!("SKIPPED: {error}")).ok()
     }

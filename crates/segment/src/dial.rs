@@ -32,7 +32,7 @@ impl Gift {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 impl Gift {
     /// This descriptor, as if it had come with an answer.
     pub(crate) fn of(fd: i32) -> Gift {

@@ -159,7 +159,7 @@ unsafe fn socket_call(kernel: &Kernel, number: libc::c_long, args: [usize; 6]) -
             }
             libc::SYS_recvmsg => {
                 let message = &*(args[1] as *const libc::msghdr);
-                let buffers = core::slice::from_raw_parts(message.msg_iov, message.msg_iovlen as usize);
+                let buffers = core::slice::from_raw_parts(message.msg_iov, message.msg_iovlen);
                 let places: Vec<_> = buffers
                     .iter()
                     .flat_map(|it| (0..it.iov_len.min(64)).map(|at| it.iov_base.cast::<u8>().add(at)))
