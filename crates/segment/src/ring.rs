@@ -143,7 +143,7 @@ impl Ring {
     #[inline]
     fn fetch_ahead(&self, position: u64, size: u64, most: u64) {
         let from = self.offset(position) & !(LINE - 1);
-        for line in 1..=(size / LINE + 1).min(most) {
+        for line in 1..(size / LINE + 1).min(most) + 1 {
             // SAFETY: the offset is within the ring.
             about_to_write(unsafe { self.base.add(((from + line * LINE) & (self.capacity - 1)) as usize) });
         }
@@ -153,7 +153,7 @@ impl Ring {
     #[inline]
     fn demote(&self, position: u64, size: u64) {
         let from = self.offset(position) & !(LINE - 1);
-        for line in 0..=(size / LINE).min(MOST_DEMOTED) {
+        for line in 0..(size / LINE).min(MOST_DEMOTED) + 1 {
             // SAFETY: the offset is within the ring.
             written_for_another(unsafe { self.base.add(((from + line * LINE) & (self.capacity - 1)) as usize) });
         }

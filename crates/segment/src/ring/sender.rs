@@ -125,52 +125,73 @@ impl Sender<'_> {
     #[inline]
     pub fn push(&self, from: &mut impl Source) -> Result<Push, Fault> {
         debug_assert!(from.left() > 0);
-        let want = from.left().min(MAX_RECORD) as u64;
+        // The first try apart from the others: in a loop the compiler keeps on the stack what only the others need.
+        match self.try_push(from)? {
+            Some(done) => Ok(done),
+            None => self.push_again(from),
+        }
+    }
+
+    #[cold]
+    fn push_again(&self, from: &mut impl Source) -> Result<Push, Fault> {
         loop {
-            let tail = self.tail.load(Relaxed);
-            let lap = self.ring.lap(tail);
-            let span = (want * 16).next_power_of_two().clamp(SMALLEST_SPAN, LARGEST_SPAN);
-            let offset = self.ring.offset(tail);
-            let pad = if want >= ALIGNED { (LINE - HEADER).wrapping_sub(offset) % LINE } else { 0 };
-            let size = pad + HEADER + round8(want);
-            let crosses = offset / span != (offset + size) / span;
-            if crosses && offset != 0 && self.used(true)? == 0 && lap < self.ring.capacity() {
-                self.put(tail, lap, |_| header(SKIP, 0));
-                continue;
-            }
-            let mut free = self.free(false)?;
-            if free < size {
-                free = self.free(true)?;
-            }
-            // A nearly full ring counts as full, unless the whole message fits.
-            let enough = size.min(self.ring.capacity() / 8);
-            if free < enough {
-                return Ok(Push::Full(enough));
-            }
-            if lap - pad - HEADER < want.min(MIN_SPLIT) {
-                let enough = lap + HEADER + 8;
-                if free < enough {
-                    return Ok(Push::Full(enough));
-                }
-                self.put(tail, lap, |_| header(SKIP, 0));
-                continue;
-            }
-            let n = want.min(lap - pad - HEADER).min((free - pad - HEADER) & !7);
-            let mut took = 0;
-            let put = self.put(tail, pad + HEADER + round8(n), |ring| {
-                // SAFETY: `n` was chosen within the lap and within what is left to send.
-                took = unsafe { from.fill(ring.data(tail + pad), n as usize) }.min(n as usize);
-                let word = ring.data_header(tail + pad, took as u64, n);
-                if pad == 0 || word == 0 {
-                    return word;
-                }
-                ring.word(tail + pad).store(word, Relaxed);
-                header(PAD, pad)
-            });
-            if put {
-                return Ok(Push::Took(took));
+            if let Some(done) = self.try_push(from)? {
+                return Ok(done);
             }
         }
+    }
+
+    /// `None`: the tail has moved on, and the record goes elsewhere.
+    #[inline]
+    fn try_push(&self, from: &mut impl Source) -> Result<Option<Push>, Fault> {
+        let want = from.left().min(MAX_RECORD) as u64;
+        let tail = self.tail.load(Relaxed);
+        let lap = self.ring.lap(tail);
+        let span = (want * 16).next_power_of_two().clamp(SMALLEST_SPAN, LARGEST_SPAN);
+        let offset = self.ring.offset(tail);
+        let pad = if want >= ALIGNED { (LINE - HEADER).wrapping_sub(offset) % LINE } else { 0 };
+        let size = pad + HEADER + round8(want);
+        let crosses = offset / span != (offset + size) / span;
+        if crosses && offset != 0 && self.used(true)? == 0 && lap < self.ring.capacity() {
+            self.skip(tail, lap);
+            return Ok(None);
+        }
+        let mut free = self.free(false)?;
+        if free < size {
+            free = self.free(true)?;
+        }
+        // A nearly full ring counts as full, unless the whole message fits.
+        let enough = size.min(self.ring.capacity() / 8);
+        if free < enough {
+            return Ok(Some(Push::Full(enough)));
+        }
+        if lap - pad - HEADER < want.min(MIN_SPLIT) {
+            let enough = lap + HEADER + 8;
+            if free < enough {
+                return Ok(Some(Push::Full(enough)));
+            }
+            self.skip(tail, lap);
+            return Ok(None);
+        }
+        let n = want.min(lap - pad - HEADER).min((free - pad - HEADER) & !7);
+        let mut took = 0;
+        let put = self.put(tail, pad + HEADER + round8(n), |ring| {
+            // SAFETY: `n` was chosen within the lap and within what is left to send.
+            took = unsafe { from.fill(ring.data(tail + pad), n as usize) }.min(n as usize);
+            let word = ring.data_header(tail + pad, took as u64, n);
+            if pad == 0 || word == 0 {
+                return word;
+            }
+            ring.word(tail + pad).store(word, Relaxed);
+            header(PAD, pad)
+        });
+        Ok(put.then_some(Push::Took(took)))
+    }
+
+    /// Passes over the rest of the lap.
+    #[cold]
+    fn skip(&self, tail: u64, lap: u64) {
+        self.put(tail, lap, |_| header(SKIP, 0));
     }
 
     /// Publishes a mark of the path switch. Room for it is always kept.
