@@ -135,7 +135,10 @@ fn judge(process: &ProcessStats, rule: Rule) -> Result<(), NotFast> {
         let _ = write!(reasons, "{}{} {count}", if reasons.is_empty() { "; why not: " } else { ", " }, reason.key());
     }
     if process.fast == process.connections {
-        reasons.push_str("; for the rest a reader was slower than the ring is large: is the machine busy?");
+        reasons.push_str(
+            "; the rest went before they were fast, or while a reader was slower than the ring is large: is the \
+             machine busy?",
+        );
     }
     Err(NotFast::TooLittle {
         command: process.command.clone(),
@@ -208,7 +211,8 @@ mod tests {
         let message = judge(&process(1, 1, 10, 90), Rule::Bytes).unwrap_err().to_string();
         assert!(
             message.ends_with(
-                "bytes went fast; for the rest a reader was slower than the ring is large: is the machine busy?"
+                "bytes went fast; the rest went before they were fast, or while a reader was slower than the ring is \
+                 large: is the machine busy?"
             ),
             "{message}"
         );
