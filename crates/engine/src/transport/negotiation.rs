@@ -53,10 +53,10 @@ impl Transport {
         let src_ref = self.references.take(peer, index)?;
         let wanted = self.config.credit.min(15);
         let credit = self.promises.give(wanted.into());
-        if credit < wanted.into() {
-            self.promises.is_short(index);
-        }
         self.serial = self.serial.wrapping_add(1);
+        if credit < wanted.into() {
+            self.promises.is_short((index, self.serial));
+        }
         let connection = Connection {
             state,
             terms,

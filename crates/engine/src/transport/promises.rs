@@ -11,14 +11,19 @@ const RESERVE: u32 = 8;
 pub(super) struct Promises {
     most: u32,
     given: u32,
-    /// Connections that would have been given more, in the order in which they are when there is some again.
-    short: VecDeque<u32>,
+    /// Connections that would have been given more, in the order in which they are when there is some again; and how
+    /// many of them have ended since ended ones were last taken out.
+    short: VecDeque<Short>,
+    ended: usize,
 }
+
+/// A connection that would have been given more: its number, and its serial number.
+pub(super) type Short = (u32, u16);
 
 impl Promises {
     /// Promises of so many buffers to receive into.
     pub fn of(buffers: u32) -> Promises {
-        Promises { most: buffers - buffers / RESERVE, given: 0, short: VecDeque::new() }
+        Promises { most: buffers - buffers / RESERVE, given: 0, short: VecDeque::new(), ended: 0 }
     }
 
     /// Promises as many as wanted, or as many as there are.
@@ -36,12 +41,22 @@ impl Promises {
     }
 
     /// A connection would have been given more.
-    pub fn is_short(&mut self, connection: u32) {
+    pub fn is_short(&mut self, connection: Short) {
         self.short.push_back(connection);
     }
 
+    /// A connection has ended that waited. Ended ones are taken out once they may be half of all: `waits` says which
+    /// are none of them.
+    pub fn end(&mut self, waits: impl Fn(Short) -> bool) {
+        self.ended += 1;
+        if self.ended * 2 > self.short.len() {
+            self.short.retain(|it| waits(*it));
+            self.ended = 0;
+        }
+    }
+
     /// The connection that has waited longest, whether or not there is something to promise.
-    pub fn first(&self) -> Option<u32> {
+    pub fn first(&self) -> Option<Short> {
         self.short.front().copied()
     }
 
@@ -52,7 +67,7 @@ impl Promises {
 
     /// The connection that is next, if there is something to promise.
     #[inline]
-    pub fn next(&mut self) -> Option<u32> {
+    pub fn next(&mut self) -> Option<Short> {
         if self.short.is_empty() || self.given >= self.most { None } else { self.short.pop_front() }
     }
 }
@@ -65,10 +80,10 @@ mod tests {
     fn no_more_is_promised_than_there_is_and_a_short_connection_is_next() {
         let mut promises = Promises::of(16);
         assert_eq!([8, 8, 8].map(|wanted| promises.give(wanted)), [8, 6, 0]);
-        promises.is_short(2);
-        promises.is_short(3);
+        promises.is_short((2, 0));
+        promises.is_short((3, 0));
         assert_eq!(promises.next(), None);
         promises.take_back(1);
-        assert_eq!((promises.next(), promises.give(8), promises.next()), (Some(2), 1, None));
+        assert_eq!((promises.next(), promises.give(8), promises.next()), (Some((2, 0)), 1, None));
     }
 }

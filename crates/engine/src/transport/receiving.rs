@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Deadline, Opening, Receiving, State, Terms};
 use super::number::Space;
-use super::promises::Promises;
+use super::promises::{Promises, Short};
 use super::sending::AHEAD;
 use super::slots::{Is, NONE, Slot, Slots};
 use super::wheel::Wheel;
@@ -135,19 +135,26 @@ impl Transport {
 
     /// Promises more to connections that were promised less than they want, as long as there is something to promise.
     fn give_to_next(&mut self) {
-        while let Some(index) = self.promises.next() {
-            let Some(connection) = self.connections[index as usize].as_mut() else { continue };
-            if core::mem::take(&mut connection.receiving.is_short) && !connection.receiving.is_idle {
-                return self.owe(index);
+        while let Some(short) = self.promises.next() {
+            let Some(receiving) = self.short(short) else { continue };
+            receiving.is_short = false;
+            if !receiving.is_idle {
+                return self.owe(short.0);
             }
         }
     }
 
+    /// What a connection that has waited for promises has received, if it still waits.
+    fn short(&mut self, (index, serial): Short) -> Option<&mut Receiving> {
+        let connection = self.connections[index as usize].as_mut().filter(|it| it.serial == serial)?;
+        Some(&mut connection.receiving).filter(|it| it.is_short)
+    }
+
     /// Whether a connection waits for promises. Those that do not wait any more are forgotten.
     fn is_waited_for(&mut self) -> bool {
-        while let Some(index) = self.promises.first() {
-            let receiving = self.connections[index as usize].as_mut().map(|it| &mut it.receiving);
-            if receiving.as_ref().is_some_and(|it| it.is_short && !it.is_idle) {
+        while let Some(short) = self.promises.first() {
+            let receiving = self.short(short);
+            if receiving.as_ref().is_some_and(|it| !it.is_idle) {
                 return true;
             }
             receiving.into_iter().for_each(|it| it.is_short = false);
@@ -325,13 +332,13 @@ impl Connection {
         index: u32,
         now: Time,
     ) -> Acknowledge<'static> {
-        let Connection { terms, receiving, timers, dst_ref, .. } = self;
+        let Connection { terms, receiving, timers, dst_ref, serial, .. } = self;
         let room = terms.credit(config.credit).saturating_sub(receiving.held);
         let left = terms.space().distance(receiving.expected, receiving.granted);
         let more = if receiving.is_idle { 0 } else { room.saturating_sub(left) };
         let given = promises.give(more);
         if given < more && !core::mem::replace(&mut receiving.is_short, true) {
-            promises.is_short(index);
+            promises.is_short((index, *serial));
         }
         let credit = left + given;
         // Behind an AK that has taken credit back, those with its number have to be told apart (X.224 §12.2.3.8.1).

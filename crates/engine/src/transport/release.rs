@@ -171,6 +171,11 @@ impl Transport {
     pub(super) fn remove(&mut self, index: u32) -> Option<Connection> {
         let connection = self.connections[index as usize].take()?;
         let receiving = &connection.receiving;
+        if receiving.is_short {
+            let Transport { connections, promises, .. } = self;
+            let is = |it: &Connection, serial| it.serial == serial && it.receiving.is_short;
+            promises.end(|(index, serial)| connections[index as usize].as_ref().is_some_and(|it| is(it, serial)));
+        }
         // What its user keeps is promised until that has read it.
         self.take_back_promises(connection.terms.space().distance(receiving.expected, receiving.granted));
         if let Entry::Occupied(it) = self.requested.entry((connection.peer, connection.dst_ref))

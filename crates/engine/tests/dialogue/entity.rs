@@ -69,6 +69,13 @@ impl Entity {
         self.transport.connections()
     }
 
+    /// Its list of connections that wait for promises, in words.
+    pub fn short(&self) -> String {
+        let all = format!("{:?}", self.transport);
+        let list = all.split_once("short: [").and_then(|it| it.1.split_once(']')).expect("a list");
+        list.0.to_string()
+    }
+
     pub fn request(&mut self, request: Request) {
         self.transport.request(request, self.now, &mut self.out);
         self.settle();

@@ -1,6 +1,6 @@
 //! How much an entity holds for each peer, and for how long; and what it says of that to its user.
 
-use super::entity::{Entity, cr};
+use super::entity::{Entity, THEIRS, cr};
 use super::{MS, OTHER, SECOND, config, dr};
 use underpass_engine::service::{Cep, Details, Fate, Indication, Peer, Request};
 use underpass_engine::transport::{Config, Times};
@@ -161,6 +161,23 @@ fn credit_promises_no_more_than_there_are_buffers() {
     entity.data_comes(Peer(2), ours[2], 1);
     entity.run(MS);
     assert_eq!(entity.said(), ["AK → 0x004d, expects 2, credit 6"]);
+}
+
+/// Connections that come and go while there is nothing to promise leave nothing behind.
+#[test]
+#[cfg_attr(miri, ignore = "five hundred connections")]
+fn connections_that_waited_for_promises_are_forgotten_at_their_end() {
+    let mut entity = Entity::new(Config { receive: 8, ..config() });
+    let ours = entity.opened(OTHER, 4).1;
+    // Its user keeps all that may be promised.
+    (0..7).for_each(|number| entity.data_comes(OTHER, ours, number));
+    for _ in 0..500 {
+        let (cep, ours) = entity.opened(OTHER, 4);
+        entity.request(Request::Disconnect { cep, reason: Reason::NORMAL });
+        entity.hear(OTHER, &Tpdu::Dc(DisconnectConfirm { dst_ref: ours, src_ref: THEIRS, checksum: true }), &[]);
+    }
+    assert_eq!(entity.connections(), 1);
+    assert!(entity.short().len() < 50, "{}", entity.short());
 }
 
 /// What was promised to a connection that ends goes to those that wait for it, at once and to as many as it is for: in
