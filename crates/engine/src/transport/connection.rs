@@ -250,6 +250,8 @@ pub(super) struct Receiving {
     pub granted: u32,
     /// The last AK would have granted more if there had been buffers.
     pub is_short: bool,
+    /// It waited for buffers, and one is promised that its next AK grants.
+    pub has_turn: bool,
     /// Nothing has come for W: until something does, it asks for no more buffers than it was promised.
     pub is_idle: bool,
     /// Which of the AKs with the same number the last one was, of those that say something else; 0 is the first.
@@ -285,6 +287,7 @@ impl Receiving {
             expected: 0,
             granted: credit,
             is_short,
+            has_turn: false,
             is_idle: false,
             subsequence: 0,
             early: List::EMPTY,

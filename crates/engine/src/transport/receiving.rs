@@ -133,20 +133,25 @@ impl Transport {
         }
     }
 
-    /// Promises more to connections that were promised less than they want, as long as there is something to promise.
+    /// The connection that has waited longest is promised a buffer, if there is one. It is promised at once, because
+    /// another connection may send its AK first, time and again.
     fn give_to_next(&mut self) {
         while let Some(short) = self.promises.next() {
             let Some(receiving) = self.short(short) else { continue };
             receiving.is_short = false;
             if !receiving.is_idle {
+                receiving.has_turn = true;
+                self.promises.give(1);
                 return self.owe(short.0);
             }
         }
     }
 
-    /// What a connection that has waited for promises has received, if it still waits.
+    /// The receiving side of a connection that has waited for promises, if it still does. A connection that is not open
+    /// yet asks when it is.
     fn short(&mut self, (index, serial): Short) -> Option<&mut Receiving> {
         let connection = self.connections[index as usize].as_mut().filter(|it| it.serial == serial)?;
+        connection.receiving.is_short &= connection.state == State::Open;
         Some(&mut connection.receiving).filter(|it| it.is_short)
     }
 
@@ -175,7 +180,7 @@ impl Transport {
         // An AK that opens the window is followed by no other one before it has shown to have come, or was said N
         // times: the other end may have confirmed an earlier one.
         let is_open = !matches!(receiving.opening, Opening::Opened(said) if said < n);
-        let is_quiet = receiving.unacknowledged == 0 && receiving.early.is_empty() && is_open;
+        let is_quiet = receiving.unacknowledged == 0 && receiving.early.is_empty() && is_open && !receiving.has_turn;
         if !is_quiet || left < IDLE || !core::mem::replace(&mut receiving.is_idle, true) || left == IDLE {
             return;
         }
@@ -336,7 +341,8 @@ impl Connection {
         let room = terms.credit(config.credit).saturating_sub(receiving.held);
         let left = terms.space().distance(receiving.expected, receiving.granted);
         let more = if receiving.is_idle { 0 } else { room.saturating_sub(left) };
-        let given = promises.give(more);
+        let turn = u32::from(core::mem::take(&mut receiving.has_turn));
+        let given = turn + promises.give(more.saturating_sub(turn));
         if given < more && !core::mem::replace(&mut receiving.is_short, true) {
             promises.is_short((index, *serial));
         }

@@ -177,7 +177,8 @@ impl Transport {
             promises.end(|(index, serial)| connections[index as usize].as_ref().is_some_and(|it| is(it, serial)));
         }
         // What its user keeps is promised until that has read it.
-        self.take_back_promises(connection.terms.space().distance(receiving.expected, receiving.granted));
+        let granted = connection.terms.space().distance(receiving.expected, receiving.granted);
+        self.take_back_promises(granted + u32::from(receiving.has_turn));
         if let Entry::Occupied(it) = self.requested.entry((connection.peer, connection.dst_ref))
             && *it.get() == index
         {

@@ -148,6 +148,19 @@ impl Entity {
         self.settle();
     }
 
+    /// A DT comes that asks for an AK, and its user has read it before anything is said.
+    pub fn data_comes_and_is_read(&mut self, from: Peer, dst_ref: u16, number: u32) {
+        let dt = Data { dst_ref, number, eot: true, roa: true, checksum: self.config.checksum, expedited: None };
+        let mut octets = [0; 64];
+        let mut to = Writer::new(&mut octets);
+        Tpdu::Dt(dt).emit(self.format(), b"data", &mut to).and_then(|()| to.put(b"data")).expect("it is short enough");
+        let buffer = self.buffer(to.written());
+        self.transport.indication(Indication::Unitdata { from, buffer }, self.now, &mut self.out);
+        let Some(Indication::Data { buffer, .. }) = self.out.up.pop_front() else { panic!("{number} is not taken") };
+        self.transport.request(Request::Return { buffer }, self.now, &mut self.out);
+        self.settle();
+    }
+
     /// Lets so much time pass.
     pub fn run(&mut self, nanoseconds: u64) {
         let until = self.now.after(nanoseconds);

@@ -163,6 +163,18 @@ fn credit_promises_no_more_than_there_are_buffers() {
     assert_eq!(entity.said(), ["AK → 0x004d, expects 2, credit 6"]);
 }
 
+/// A busy connection whose AKs go first takes no promise from one that waits for it.
+#[test]
+fn a_connection_that_waits_for_a_promise_gets_its_turn() {
+    let mut entity = Entity::new(Config { receive: 8, credit: 7, ..config() });
+    let busy = entity.opened(OTHER, 4).1;
+    let waits = entity.opened(Peer(1), 4).1;
+    entity.data_comes_and_is_read(OTHER, busy, 0);
+    assert_eq!(entity.said_to(Peer(1)), ["AK → 0x004d, expects 0, credit 1"]);
+    entity.data_comes(Peer(1), waits, 0);
+    assert_eq!(entity.data.len(), 1);
+}
+
 /// Connections that come and go while there is nothing to promise leave nothing behind.
 #[test]
 #[cfg_attr(miri, ignore = "five hundred connections")]
