@@ -254,6 +254,8 @@ pub(super) struct Receiving {
     pub has_turn: bool,
     /// Nothing has come for W: until something does, it asks for no more buffers than it was promised.
     pub is_idle: bool,
+    /// It was idle while others waited, and the one DT that may come is promised no buffer.
+    pub is_unpromised: bool,
     /// Which of the AKs with the same number the last one was, of those that say something else; 0 is the first.
     pub subsequence: u16,
     /// DTs that came too early, in order.
@@ -289,6 +291,7 @@ impl Receiving {
             is_short,
             has_turn: false,
             is_idle: false,
+            is_unpromised: false,
             subsequence: 0,
             early: List::EMPTY,
             held: 0,

@@ -18,13 +18,16 @@ use underpass_link::arena::Buffer;
 const AROUND: usize = AHEAD + 4 + 2;
 /// DTs that an idle connection may begin with.
 const IDLE: u32 = 1;
+/// Subsequences that are left at least where an idle connection gives back what it was promised: for the AK that says
+/// so, an AK that the first DT may not come now, and an AK that it may.
+const LEFT: u16 = 3;
 
 impl Transport {
     /// A DT: `buffer` is its user data.
     pub(super) fn data(&mut self, index: u32, dt: &Data, mut buffer: Buffer, now: Time, out: &mut Outbox) {
         self.heard(index, now);
         self.opened(index, now, out);
-        let Transport { connections, slots, config, counters, wheel, .. } = self;
+        let Transport { connections, slots, config, counters, wheel, promises, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else {
             return out.down(Request::Return { buffer });
         };
@@ -46,6 +49,13 @@ impl Transport {
             } else {
                 counters.data_outside_window += 1
             }
+            out.down(Request::Return { buffer });
+            return self.owe(index);
+        }
+        if receiving.is_unpromised && !receiving.is_promised(promises) {
+            // It is sent again when it is this connection's turn.
+            receiving.withdraw(space, 0);
+            counters.data_outside_window += 1;
             out.down(Request::Return { buffer });
             return self.owe(index);
         }
@@ -169,7 +179,12 @@ impl Transport {
     }
 
     /// For W nothing has come over a connection, which so is idle. When that is so once more, and others that are not
-    /// idle wait for buffers, it gives back what it was promised, but for one. The first DT that comes asks for more.
+    /// idle wait for buffers, it gives back what it was promised. One DT may come all the same, and asks for more; if
+    /// there is no buffer then, an AK takes that credit back too, and the connection waits for its turn.
+    ///
+    /// So what is promised comes back: a DT comes for it, which the user reads, or it is given back after two W. As
+    /// each buffer goes to the connection that has waited longest, none waits for ever.
+    ///
     /// Class 4 alone may take credit back (X.224 §12.2.3.8, §10.2.4.2), and W runs there alone; what is on its way to a
     /// buffer that was given back is sent again.
     pub(super) fn reduce_credit(&mut self, index: u32) {
@@ -181,15 +196,19 @@ impl Transport {
         // times: the other end may have confirmed an earlier one.
         let is_open = !matches!(receiving.opening, Opening::Opened(said) if said < n);
         let is_quiet = receiving.unacknowledged == 0 && receiving.early.is_empty() && is_open && !receiving.has_turn;
-        if !is_quiet || left < IDLE || !core::mem::replace(&mut receiving.is_idle, true) || left == IDLE {
+        if !is_quiet || left < IDLE || !core::mem::replace(&mut receiving.is_idle, true) || receiving.is_unpromised {
             return;
         }
-        let Some(subsequence) = receiving.subsequence.checked_add(1).filter(|_| self.is_waited_for()) else { return };
+        if receiving.subsequence > u16::MAX - LEFT || !self.is_waited_for() {
+            return;
+        }
         if let Some(connection) = self.connections[index as usize].as_mut() {
             let receiving = &mut connection.receiving;
-            (receiving.granted, receiving.subsequence) = (space.add(receiving.expected, IDLE), subsequence);
-            receiving.opening = Opening::None;
-            self.take_back_promises(left - IDLE);
+            if left > IDLE {
+                receiving.withdraw(space, IDLE);
+            }
+            receiving.is_unpromised = true;
+            self.take_back_promises(left);
         }
     }
 
@@ -254,6 +273,20 @@ pub(super) fn most_runs(terms: Terms) -> usize {
 }
 
 impl Receiving {
+    /// A DT has come that was promised no buffer: whether there is one.
+    fn is_promised(&mut self, promises: &mut Promises) -> bool {
+        self.is_unpromised = false;
+        promises.give(1) == 1
+    }
+
+    /// Takes credit back, but for so many DTs. Behind an AK that does, those with its number have to be told apart
+    /// (X.224 §12.2.3.8.1).
+    fn withdraw(&mut self, space: Space, credit: u32) {
+        self.granted = space.add(self.expected, credit);
+        self.subsequence += 1;
+        self.opening = Opening::None;
+    }
+
     /// A DT may have been marked by a router: the next AK says so.
     #[inline]
     fn count_mark(&mut self, buffer: &mut Buffer) {
@@ -340,17 +373,19 @@ impl Connection {
         let Connection { terms, receiving, timers, dst_ref, serial, .. } = self;
         let room = terms.credit(config.credit).saturating_sub(receiving.held);
         let left = terms.space().distance(receiving.expected, receiving.granted);
-        let more = if receiving.is_idle { 0 } else { room.saturating_sub(left) };
+        let unpromised = u32::from(receiving.is_unpromised);
+        let more = if receiving.is_idle { 0 } else { room.saturating_sub(left) + unpromised };
         let turn = u32::from(core::mem::take(&mut receiving.has_turn));
         let given = turn + promises.give(more.saturating_sub(turn));
         if given < more && !core::mem::replace(&mut receiving.is_short, true) {
             promises.is_short((index, *serial));
         }
-        let credit = left + given;
-        // Behind an AK that has taken credit back, those with its number have to be told apart (X.224 §12.2.3.8.1).
+        receiving.is_unpromised &= given == 0;
+        let granted = given.saturating_sub(unpromised);
+        let credit = left + granted;
         if receiving.unacknowledged > 0 {
             receiving.subsequence = 0;
-        } else if receiving.subsequence > 0 && given > 0 {
+        } else if receiving.subsequence > 0 && granted > 0 {
             receiving.subsequence = receiving.subsequence.saturating_add(1);
         }
         receiving.granted = terms.space().add(receiving.expected, credit);

@@ -178,7 +178,8 @@ impl Transport {
         }
         // What its user keeps is promised until that has read it.
         let granted = connection.terms.space().distance(receiving.expected, receiving.granted);
-        self.take_back_promises(granted + u32::from(receiving.has_turn));
+        let promised = granted + u32::from(receiving.has_turn) - u32::from(receiving.is_unpromised);
+        self.take_back_promises(promised);
         if let Entry::Occupied(it) = self.requested.entry((connection.peer, connection.dst_ref))
             && *it.get() == index
         {

@@ -251,6 +251,39 @@ fn an_idle_connection_gives_back_what_others_wait_for() {
     assert_eq!(entity.data.len(), 8);
 }
 
+/// More connections than there are buffers: an idle one keeps none that another waits for, and waits for its turn when
+/// its other end sends.
+#[test]
+fn an_idle_connection_keeps_no_buffer_that_another_waits_for() {
+    let mut entity = Entity::new(Config { receive: 2, credit: 1, ..config() });
+    let ours = [0, 1, 2].map(|peer| {
+        entity.run(10 * MS);
+        entity.opened(Peer(peer), 4).1
+    });
+    entity.data_comes(Peer(2), ours[2], 0);
+    assert_eq!(entity.said_to(Peer(2)), ["AK → 0x004d, expects 0, credit 0"]);
+    entity.run(5 * SECOND / 2);
+    assert_eq!(entity.said_to(Peer(2)).last().unwrap(), "AK → 0x004d, expects 0, credit 1");
+    entity.data_comes(Peer(2), ours[2], 0);
+    assert_eq!(entity.data.len(), 1);
+    entity.said();
+    // The first has given its buffer back, though not its credit.
+    entity.data_comes(Peer(0), ours[0], 0);
+    assert_eq!(entity.data.len(), 1);
+    assert_eq!(entity.said_to(Peer(0)), ["AK → 0x004d, expects 0, credit 0, subsequence 1"]);
+    entity.run(SECOND);
+    assert_eq!(entity.said_to(Peer(0)).last().unwrap(), "AK → 0x004d, expects 0, credit 1, subsequence 2");
+    entity.data_comes(Peer(0), ours[0], 0);
+    assert_eq!(entity.data.len(), 2);
+    assert_eq!(entity.said_to(Peer(0)), ["AK → 0x004d, expects 1, credit 0"]);
+    // So has the second by now. It waited before those whose buffers are read, and so is before them.
+    entity.data_comes(Peer(1), ours[1], 0);
+    assert_eq!(entity.data.len(), 2);
+    entity.read(2);
+    entity.data_comes(Peer(1), ours[1], 0);
+    assert_eq!(entity.data.len(), 1);
+}
+
 /// The other end says nothing of one connection: others to the same peer go on.
 #[test]
 fn a_silent_connection_keeps_no_other_from_sending() {
