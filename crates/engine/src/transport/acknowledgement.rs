@@ -68,7 +68,9 @@ impl Transport {
         let has_holes = arrivals.selected >= u32::from(DUPLICATES);
         let is_missing = has_holes || sending.duplicates >= DUPLICATES;
         let is_recovering = sending.recovery.is_recovering();
-        if is_missing && !is_recovering && sending.may_send_again(space, slots) {
+        if update.covers_again {
+            self.send_uncovered(index, has_holes, now, out);
+        } else if is_missing && !is_recovering && sending.may_send_again(space, slots) {
             self.miss(index, has_holes, now, out);
         } else if update.acknowledged > 0 && is_recovering {
             self.send_again(index, has_holes, now, out);
@@ -100,6 +102,8 @@ struct Update {
     under_way: u32,
     /// It acknowledges or grants something, or answers a later DT than the one before.
     is_new: bool,
+    /// Its credit covers the first DT that is not acknowledged, and the credit before it did not.
+    covers_again: bool,
 }
 
 /// Why an AK is not looked at.
@@ -116,6 +120,7 @@ impl Connection {
     fn update_window(&mut self, ak: &Acknowledge<'_>) -> Result<Update, Invalid> {
         let Connection { terms, sending, receiving, .. } = self;
         let space = terms.space();
+        let was_covered = sending.is_covered(space);
         let acknowledged = space.distance(sending.lower_edge, ak.number);
         let under_way = space.distance(sending.lower_edge, sending.next);
         let upper_edge = space.add(ak.number, u32::from(ak.credit).min(space.window()));
@@ -141,7 +146,12 @@ impl Connection {
             sending.upper_edge = upper_edge;
         }
         sending.lower_edge = ak.number;
-        Ok(Update { acknowledged, under_way, is_new })
+        let is_covered = sending.is_covered(space);
+        if !is_covered {
+            // What may not be sent is not tried, however long the other end takes.
+            sending.timeout.attempts = 0;
+        }
+        Ok(Update { acknowledged, under_way, is_new, covers_again: is_covered && !was_covered })
     }
 
     /// DTs were acknowledged in order: nothing is awaited for them any more, and the round trip is measured by them.
@@ -171,6 +181,13 @@ impl Connection {
 }
 
 impl Sending {
+    /// Whether the credit covers the first DT that was sent and is not acknowledged, if there is one: the other end may
+    /// have taken it back.
+    #[inline]
+    fn is_covered(&self, space: Space) -> bool {
+        self.lower_edge == self.next || space.is_before(self.lower_edge, self.upper_edge)
+    }
+
     /// How many DTs more the other end has found marked, which has found so many modulo 256.
     fn count_marks(&mut self, marks: u8) -> u8 {
         // AKs may overtake each other: an AK that says fewer is older.

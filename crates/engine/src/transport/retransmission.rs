@@ -93,6 +93,20 @@ impl Transport {
         }
     }
 
+    /// There is credit again for DTs that were sent, which the other end had taken back: it may have thrown them away.
+    /// That says nothing of the network.
+    pub(super) fn send_uncovered(&mut self, index: u32, holes: bool, now: Time, out: &mut Outbox) {
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        let sending = &mut connection.sending;
+        if connection.terms.space().distance(sending.lower_edge, sending.next) > 1 {
+            // The others follow as this one is acknowledged.
+            sending.recovery.phase = Phase::Recovering(sending.next);
+        }
+        sending.duplicates = 0;
+        connection.timers.retransmission = Deadline::NONE;
+        self.send_again(index, holes, now, out);
+    }
+
     /// T1 has run out: the DTs count as under way no more, with the one that has gone again, and leave room for others.
     fn give_up_dts(&mut self, index: u32) {
         let Transport { connections, slots, config, ways, .. } = self;

@@ -35,6 +35,31 @@ fn what_was_sent_beyond_the_credit_keeps_no_other_connection_from_sending() {
     assert!(acknowledged >= 5, "{acknowledged} of 5 DTs");
 }
 
+/// A DT whose credit is taken back is sent again as soon as there is credit, however long that takes. Only the time for
+/// which it was tried counts.
+#[test]
+fn what_waits_for_credit_is_not_given_up_and_goes_at_once() {
+    let mut entity = Entity::new(config());
+    let (cep, ours) = entity.opened(OTHER, 15);
+    (0..2).for_each(|_| entity.send(cep, b"data"));
+    entity.run(30 * MS);
+    assert!(entity.said().len() > 3, "it was tried");
+    for _ in 0..3 {
+        entity.acknowledge(ours, 0, 0, Some(1));
+        entity.run(8 * SECOND);
+    }
+    entity.said();
+    entity.acknowledge(ours, 0, 2, Some(2));
+    let said = entity.said();
+    entity.run(100 * MS);
+    assert!(entity.told.is_empty(), "{:?}", entity.told);
+    assert!(said.iter().any(|it| it == "DT → 0x004d, number 0, EOT"), "{said:?}");
+    entity.said();
+    entity.acknowledge(ours, 1, 1, None);
+    let said = entity.said();
+    assert!(said.iter().any(|it| it == "DT → 0x004d, number 1, EOT"), "{said:?}");
+}
+
 /// Octets that each of two entities says to the other; how many TPDUs.
 fn exchange(a: &mut Entity, b: &mut Entity) -> usize {
     let (from_a, from_b) = (a.octets(), b.octets());

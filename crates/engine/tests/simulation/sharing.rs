@@ -18,6 +18,8 @@ const MS: u64 = 1000 * US;
 const FRAMES: u32 = 8192;
 const RECEIVE: usize = 4096;
 const OWN: usize = 64;
+/// Worlds of few promises that are tried.
+const WORLDS: u64 = 40;
 /// Data requests that a connection has waiting at least, while it sends.
 const BACKLOG: i64 = 4;
 
@@ -244,6 +246,33 @@ fn a_busy_connection_gets_the_buffers_of_idle_ones() {
     assert!(after > 2 * before, "{after} of {before}");
     let came = world.measured(1000 * MS, 0..4);
     assert!(came.iter().all(|it| *it > 0), "{came:?}");
+}
+
+/// More connections than there are buffers to promise, over a wire that loses and delays: whatever is sent over some of
+/// them for a while arrives, though all others keep what they have.
+#[test]
+fn where_promises_are_few_each_connection_gets_its_turn() {
+    let all = (FRAMES as usize) - RECEIVE - OWN;
+    for seed in 0..WORLDS {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let count = random.usize(8..12);
+        let (delay, octet) = if random.bool() { (5 * MS, 80) } else { (50 * US, 8) };
+        let faults =
+            Faults { delay, octet, lost: random.u32(..60), late: random.u32(..50), late_by: 2 * delay, ..WIRE };
+        let config = Config { receive: random.u32(8..12), selective: random.bool(), ..config(false) };
+        let mut world = World::open(count, Faults { lost: 0, ..faults }, config);
+        for _ in 0..random.usize(2..8) {
+            let first = random.usize(..count);
+            let last = random.usize(first..count);
+            world.wire.change(faults);
+            world.run(random.u64(MS..40 * MS), first..last + 1);
+            world.run(random.u64(MS..4000 * MS), 0..0);
+        }
+        world.wire.change(Faults { lost: 0, ..faults });
+        // Each takes its turn in four seconds at most.
+        world.run(4000 * MS * count as u64, 0..0);
+        assert_eq!(world.hosts[0].free.len(), all, "world {seed}: {count} connections, {:?}", config.receive);
+    }
 }
 
 /// A window of some hundred leaves spread over its round trip of 10 ms, also where nothing comes back that it could go
