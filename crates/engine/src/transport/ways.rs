@@ -58,6 +58,8 @@ pub(super) struct Way {
     /// When the window was last cut for a delay or a mark, and for a loss: what was sent before says nothing new.
     cut: Time,
     lost: Time,
+    /// The latter as it was before the last cut for a loss or a silence, which may prove to be none.
+    lost_before: Time,
     /// How long acknowledgements take, smoothed over all connections, in ns; 0 while nothing was measured.
     round_trip: u64,
     /// When the next pair of DTs may be sent; and the second of the last one was not sent.
@@ -168,6 +170,7 @@ impl Way {
             blamed: 0,
             cut: Time(0),
             lost: Time(0),
+            lost_before: Time(0),
             round_trip: 0,
             next: Time(0),
             second: false,
@@ -331,6 +334,7 @@ impl Way {
     fn blame(&mut self, blamed: &mut u32) {
         self.cuts = self.cuts.wrapping_add(1).max(1);
         (self.blamed, *blamed) = (1, self.cuts);
+        self.lost_before = self.lost;
     }
 
     /// A DT that was sent then is lost: the window shrinks, once for all that were under way with it, whatever
@@ -357,6 +361,8 @@ impl Way {
         self.blamed = self.blamed.saturating_sub(1);
         if self.blamed == 0 {
             self.congestion.late();
+            // What was under way together may still show a loss.
+            self.lost = self.lost_before;
         }
     }
 
@@ -436,6 +442,25 @@ mod tests {
         assert_eq!(way.congestion.window(), 2);
         way.silent(1, &mut blamed[0], now.after(3 * MS), now.after(4 * MS));
         assert_eq!((way.congestion.window(), way.under_way), (1, 15));
+    }
+
+    /// The first loss of what was under way together was none, and the second one is.
+    #[test]
+    fn a_cut_that_was_undone_hides_no_loss() {
+        let mut ways = Ways::default();
+        let number = ways.to(Peer(0));
+        let way = ways.at(number);
+        let (sent, now) = (Time(MS), Time(2 * MS));
+        let [mut late, mut lost] = [0; 2];
+        way.lost(&mut late, sent, now);
+        way.late(&mut late);
+        assert_eq!(way.congestion.window(), 16);
+        way.lost(&mut lost, sent, now.after(1));
+        assert_eq!(way.congestion.window(), 8);
+        // The first connection loses something as well, which is cut for already.
+        way.lost(&mut late, sent, now.after(2));
+        way.late(&mut late);
+        assert_eq!(way.congestion.window(), 8);
     }
 
     #[test]
