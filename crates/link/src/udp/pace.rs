@@ -33,8 +33,9 @@ pub struct Pace {
     /// Octets in a second.
     rate: NonZeroU64,
     pub keeper: Timekeeper,
-    /// When the next packet may leave.
+    /// When the next packet may leave, and when the last message leaves that was given to the kernel.
     next: u64,
+    last: u64,
     /// It only lasts until what the kernel was given ahead has left.
     ends: bool,
     /// Packets that wait for that.
@@ -44,7 +45,7 @@ pub struct Pace {
 impl Pace {
     /// A pace of so many octets in a second, from now on.
     pub fn new(rate: NonZeroU64, keeper: Timekeeper, now: u64) -> Pace {
-        Pace { rate, keeper, next: now, ends: false, held: VecDeque::new() }
+        Pace { rate, keeper, next: now, last: 0, ends: false, held: VecDeque::new() }
     }
 
     /// Whether the kernel still keeps packets whose time has not come.
@@ -75,10 +76,12 @@ impl Pace {
         }
     }
 
-    /// Another rate from now on: what is left to wait for is as long as it would be at that rate.
+    /// Another rate from now on: what is left to wait for is as long as it would be at that rate. No packet leaves
+    /// before those that the kernel was given ahead, whose times stay.
     pub fn change(&mut self, rate: NonZeroU64, now: u64) {
         let left = u128::from(self.next.saturating_sub(now)) * u128::from(self.rate.get()) / u128::from(rate.get());
-        self.next = self.next.min(now.saturating_add(u64::try_from(left).unwrap_or(u64::MAX)));
+        let next = now.saturating_add(u64::try_from(left).unwrap_or(u64::MAX));
+        self.next = self.next.min(next.max(self.last));
         self.rate = rate;
     }
 
@@ -106,8 +109,8 @@ impl Pace {
             packets += 1;
             out.push_back(packet);
         }
-        self.next = end;
-        Some(begin.max(now))
+        (self.next, self.last) = (end, begin.max(now));
+        Some(self.last)
     }
 
     /// Puts packets back that have not gone.
@@ -181,6 +184,22 @@ mod tests {
         assert_eq!(pace.due(), Some(MS / 2 + 500));
         pace.change(NonZeroU64::new(1).unwrap(), MS / 2);
         assert_eq!(pace.due(), Some(MS / 2 + 500), "what was allowed stays so");
+    }
+
+    /// The kernel sorts what it keeps by time: what follows at a higher rate must not come before it.
+    #[test]
+    fn a_higher_rate_overtakes_nothing_that_the_kernel_has() {
+        let mut pace = paced(Timekeeper::Kernel, 100);
+        let departures = |pace: &mut Pace, now| {
+            let mut out = VecDeque::new();
+            std::iter::from_fn(|| pace.take(now, &mut out)).collect::<Vec<_>>()
+        };
+        assert_eq!(departures(&mut pace, 0).last(), Some(&(10 * MS)));
+        pace.change(NonZeroU64::new(10_000_000).unwrap(), MS / 2);
+        assert_eq!(departures(&mut pace, MS / 2)[..2], [10 * MS, 10 * MS + 3 * MS / 10]);
+        // Nothing is to be overtaken when it has left.
+        pace.change(NonZeroU64::new(100_000_000).unwrap(), 20 * MS);
+        assert_eq!(departures(&mut pace, 20 * MS)[0], 20 * MS);
     }
 
     #[test]
