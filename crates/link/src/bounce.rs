@@ -183,15 +183,23 @@ impl<L: Link> Bounce<L> {
     }
 
     /// Takes back what was transmitted. A link that refuses a packet says so at the first look behind that, so all
-    /// other packets that it has taken are on their way, and what was copied for them is not needed any more.
+    /// other packets that it has taken are on their way, and what was copied for them is not needed any more. Of a link
+    /// that holds packets back each copy is awaited.
     fn take_back(&mut self) {
         let Bounce { link, own, free, out, copies, originals, done, returned, .. } = self;
         link.complete(returned);
         let is_own = |buffer: &&Buffer| own[buffer.frame() as usize];
-        let waiting = out.iter().find(is_own).map(Buffer::frame);
-        while let Some((frame, pieces)) = copies.pop_front_if(|it| Some(it.0) != waiting) {
-            let is_refused = returned.iter().any(|it| it.frame() == frame && it.is_refused());
-            done.extend(originals.drain(..pieces).map(|it| if is_refused { refused(it) } else { it }));
+        let (waiting, holds_back) = (out.iter().find(is_own).map(Buffer::frame), link.holds_back());
+        let (mut at, mut begin) = (0, 0);
+        while let Some(&(frame, pieces)) = copies.get(at).filter(|it| Some(it.0) != waiting) {
+            let copy = returned.iter().find(|it| it.frame() == frame);
+            if holds_back && copy.is_none() {
+                (at, begin) = (at + 1, begin + pieces);
+                continue;
+            }
+            let is_refused = copy.is_some_and(Buffer::is_refused);
+            copies.remove(at);
+            done.extend(originals.drain(begin..begin + pieces).map(|it| if is_refused { refused(it) } else { it }));
         }
         for mut buffer in returned.drain(..) {
             if is_own(&&buffer) {
@@ -273,6 +281,10 @@ impl<L: Link> Link for Bounce<L> {
         }
         self.take_back();
         done.append(&mut self.done);
+    }
+
+    fn holds_back(&self) -> bool {
+        !self.out.is_empty() || self.link.holds_back()
     }
 
     fn fill(&mut self, buffer: Buffer) {

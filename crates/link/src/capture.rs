@@ -125,6 +125,10 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
         self.link.complete(done);
     }
 
+    fn holds_back(&self) -> bool {
+        self.link.holds_back()
+    }
+
     fn fill(&mut self, buffer: Buffer) {
         self.link.fill(buffer);
     }

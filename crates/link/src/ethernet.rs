@@ -361,6 +361,10 @@ impl Link for Ethernet {
         self.kernel.complete(done);
     }
 
+    fn holds_back(&self) -> bool {
+        self.kernel.holds_back()
+    }
+
     fn fill(&mut self, buffer: Buffer) {
         if self.with_kernel < self.share {
             self.with_kernel += 1;

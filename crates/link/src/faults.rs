@@ -177,6 +177,10 @@ impl<L: Link> Link for Faults<L> {
         self.link.complete(done);
     }
 
+    fn holds_back(&self) -> bool {
+        self.link.holds_back()
+    }
+
     fn fill(&mut self, buffer: Buffer) {
         if self.own[buffer.frame() as usize] {
             self.free.push(buffer);

@@ -142,6 +142,11 @@ pub trait Link: Send {
     /// Buffers that were transmitted, or refused, as they were lent, appended to `done`.
     fn complete(&mut self, done: &mut Vec<Buffer>);
 
+    /// Whether it holds packets back that it has taken, and may refuse them later than at the first look behind that.
+    fn holds_back(&self) -> bool {
+        false
+    }
+
     /// Takes buffers to receive into. Over a link that passes buffers from end to end they are those that it gave.
     fn fill(&mut self, buffer: Buffer);
 
@@ -201,6 +206,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn complete(&mut self, done: &mut Vec<Buffer>) {
         (**self).complete(done);
+    }
+
+    fn holds_back(&self) -> bool {
+        (**self).holds_back()
     }
 
     fn fill(&mut self, buffer: Buffer) {

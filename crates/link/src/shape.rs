@@ -105,6 +105,10 @@ impl<L: Link> Link for Shape<L> {
         self.link.complete(done);
     }
 
+    fn holds_back(&self) -> bool {
+        !self.buffers.is_empty() || !self.out.is_empty() || self.link.holds_back()
+    }
+
     fn fill(&mut self, buffer: Buffer) {
         self.link.fill(buffer);
     }

@@ -479,6 +479,10 @@ impl Link for Udp {
         done.append(&mut self.done);
     }
 
+    fn holds_back(&self) -> bool {
+        self.paced > 0 || !self.timely.is_empty()
+    }
+
     fn fill(&mut self, buffer: Buffer) {
         self.arena.check(&buffer);
         self.receiving.fill(buffer);

@@ -1,7 +1,8 @@
 //! Packets in pieces arrive as they were, however many of these are copied first, and all buffers come back.
 
-use super::support::{End, cable, datagram, ends, frame};
+use super::support::{End, cable, datagram, ends, frame, wait};
 use std::collections::{BTreeSet, VecDeque};
+use std::num::NonZeroU64;
 use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer, Geometry};
 use underpass_link::bounce::{Bounce, Copying};
@@ -124,6 +125,32 @@ fn a_copy_that_is_refused_is_told() {
         from.free.iter_mut().for_each(|it| it.refuse(false));
     }
     assert_eq!(from.link.counters().refused, 2 * OWN as u64);
+    let (link, frames) = from.link.take_apart();
+    assert_eq!(frames.len() + from.free.len() + Box::new(link).close().all().len(), GEOMETRY.frames as usize);
+}
+
+/// A link may hold packets back until their time, and refuse one then: what was copied of it is refused too.
+#[test]
+fn a_copy_that_is_refused_later_is_told() {
+    let (arena, mut free) = Arena::new(GEOMETRY);
+    let local = "127.0.0.1:0".parse().expect("an address");
+    let mut udp = Udp::open(local, &arena, &udp::Config::default()).expect("every user may open it");
+    let there = Header { source: udp.local(), destination: udp.local(), class: 0 };
+    // Five milliseconds for each packet.
+    udp.pace(there.destination, NonZeroU64::new(120_000)).expect("a way");
+    let (own, all) = (free.split_off(free.len() - OWN), free.len());
+    let mut from = End::new(arena.clone(), free, Bounce::new(udp, &arena, own, Copying::All, &[]));
+    let foreign = Header { source: "127.0.0.1:9".parse().expect("an address"), ..there };
+    // The second has to wait, and does not come from this link.
+    for (header, data) in [(there, 600), (foreign, 500), (there, 600)] {
+        assert!(from.send(&datagram(header, 1, data), 400));
+    }
+    wait("a buffer", || {
+        from.reclaim();
+        (from.free.len() == all).then_some(())
+    });
+    let refused = from.free.iter().filter(|it| it.is_refused()).map(|it| it.len()).sum::<usize>();
+    assert_eq!((refused, from.link.counters().refused), (528, 1));
     let (link, frames) = from.link.take_apart();
     assert_eq!(frames.len() + from.free.len() + Box::new(link).close().all().len(), GEOMETRY.frames as usize);
 }
