@@ -276,7 +276,7 @@ impl Receiving {
     /// A DT has come that was promised no buffer: whether there is one.
     fn is_promised(&mut self, promises: &mut Promises) -> bool {
         self.is_unpromised = false;
-        promises.give(1) == 1
+        core::mem::take(&mut self.has_turn) || promises.give(1) == 1
     }
 
     /// Takes credit back, but for so many DTs. Behind an AK that does, those with its number have to be told apart

@@ -5,6 +5,7 @@ use super::{MS, OTHER, SECOND, config, dr};
 use underpass_engine::service::{Cep, Details, Fate, Indication, Peer, Request};
 use underpass_engine::transport::{Config, Times};
 use underpass_engine::wire::tpdu::*;
+use underpass_link::arena::Geometry;
 
 /// A peer that asks for connections and takes that back at once holds no more than its share of what rests, and others
 /// get theirs.
@@ -281,6 +282,30 @@ fn an_idle_connection_keeps_no_buffer_that_another_waits_for() {
     assert_eq!(entity.data.len(), 2);
     entity.read(2);
     entity.data_comes(Peer(1), ours[1], 0);
+    assert_eq!(entity.data.len(), 1);
+}
+
+/// A connection whose turn has come takes a DT in the buffer that it was promised, also before an AK could say so.
+#[test]
+fn a_turn_that_was_not_told_yet_takes_a_dt() {
+    let geometry = Geometry { frames: 256, frame_size: 512, headroom: 128 };
+    let mut entity = Entity::over(Config { receive: 2, credit: 1, ..config() }, geometry, 1);
+    let ours = [0, 1, 2].map(|peer| {
+        entity.run(10 * MS);
+        entity.opened(Peer(peer), 4).1
+    });
+    entity.data_comes(Peer(2), ours[2], 0);
+    entity.run(5 * SECOND / 2);
+    entity.data_comes(Peer(2), ours[2], 0);
+    assert_eq!(entity.data.len(), 1);
+    // The first has given its buffer back. It waits for one again when a DT comes that it had not the credit for.
+    entity.data_comes(Peer(0), ours[0], 3);
+    // What it says next finds no buffer to say it in.
+    entity.keeps = true;
+    entity.data_comes(Peer(1), ours[1], 0x7fff_ffff);
+    assert_eq!(entity.lent.len(), 1);
+    entity.read(1);
+    entity.data_comes(Peer(0), ours[0], 0);
     assert_eq!(entity.data.len(), 1);
 }
 
