@@ -383,7 +383,8 @@ impl Connection {
         receiving.is_unpromised &= given == 0;
         let granted = given.saturating_sub(unpromised);
         let credit = left + granted;
-        if receiving.unacknowledged > 0 {
+        let has_come = receiving.unacknowledged > 0;
+        if has_come {
             receiving.subsequence = 0;
         } else if receiving.subsequence > 0 && granted > 0 {
             receiving.subsequence = receiving.subsequence.saturating_add(1);
@@ -404,7 +405,8 @@ impl Connection {
             let deadline = now.after(if times < config.times.n { config.times.t1 } else { window_time });
             timers.window = Deadline::at(deadline);
             wheel.set(index, deadline);
-        } else if terms.class == Class::Four {
+        } else if terms.class == Class::Four && has_come {
+            // What is said only to confirm or to grant does not put off that it is idle.
             timers.window = Deadline::at(now.after(window_time));
         }
         Acknowledge {

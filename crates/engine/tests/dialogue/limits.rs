@@ -252,6 +252,22 @@ fn an_idle_connection_gives_back_what_others_wait_for() {
     assert_eq!(entity.data.len(), 8);
 }
 
+/// Nothing comes over a connection but AKs that close its window and open it again, which are confirmed each time: it
+/// gives its buffers back as if it was silent.
+#[test]
+fn a_connection_that_only_confirms_gives_back_what_others_wait_for() {
+    let mut entity = Entity::new(Config { receive: 8, credit: 7, ..config() });
+    let (cep, ours) = entity.opened(OTHER, 1);
+    entity.opened(Peer(1), 4);
+    for number in 1..11 {
+        entity.send(cep, b"data");
+        entity.acknowledge(ours, number, 0, None);
+        entity.run(300 * MS);
+        entity.acknowledge(ours, number, 1, None);
+    }
+    assert_eq!(entity.said_to(Peer(1)).last().unwrap(), "AK → 0x004d, expects 0, credit 7");
+}
+
 /// More connections than there are buffers: an idle one keeps none that another waits for, and waits for its turn when
 /// its other end sends.
 #[test]
