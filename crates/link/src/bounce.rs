@@ -184,14 +184,14 @@ impl<L: Link> Bounce<L> {
 
     /// Takes back what was transmitted. A link that refuses a packet says so at the first look behind that, so all
     /// other packets that it has taken are on their way, and what was copied for them is not needed any more. Of a link
-    /// that holds packets back each copy is awaited.
+    /// that holds packets back, which may have taken some before those that wait, each copy is awaited.
     fn take_back(&mut self) {
         let Bounce { link, own, free, out, copies, originals, done, returned, .. } = self;
         link.complete(returned);
         let is_own = |buffer: &&Buffer| own[buffer.frame() as usize];
         let (waiting, holds_back) = (out.iter().find(is_own).map(Buffer::frame), link.holds_back());
         let (mut at, mut begin) = (0, 0);
-        while let Some(&(frame, pieces)) = copies.get(at).filter(|it| Some(it.0) != waiting) {
+        while let Some(&(frame, pieces)) = copies.get(at).filter(|it| holds_back || Some(it.0) != waiting) {
             let copy = returned.iter().find(|it| it.frame() == frame);
             if holds_back && copy.is_none() {
                 (at, begin) = (at + 1, begin + pieces);

@@ -3,13 +3,13 @@
 use super::support::{End, cable, datagram, ends, frame, wait};
 use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroU64;
-use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer, Geometry};
 use underpass_link::bounce::{Bounce, Copying};
 use underpass_link::ip::Header;
 use underpass_link::loopback::Loopback;
 use underpass_link::udp::{self, Udp};
 use underpass_link::xdp::{Config, Xdp};
+use underpass_link::{Guarantees, Link, Returned};
 
 const GEOMETRY: Geometry = Geometry { frames: 256, frame_size: 4096, headroom: 64 };
 const OWN: usize = 64;
@@ -153,6 +153,66 @@ fn a_copy_that_is_refused_later_is_told() {
     assert_eq!((refused, from.link.counters().refused), (528, 1));
     let (link, frames) = from.link.take_apart();
     assert_eq!(frames.len() + from.free.len() + Box::new(link).close().all().len(), GEOMETRY.frames as usize);
+}
+
+/// A link that holds packets back takes the last one at once, and the others at the third look.
+#[derive(Default)]
+struct Overtaking {
+    looks: u32,
+    taken: Vec<Buffer>,
+}
+
+impl Link for Overtaking {
+    fn guarantees(&self) -> Guarantees {
+        Guarantees { delivery: false, integrity: false }
+    }
+
+    fn mtu(&self) -> usize {
+        GEOMETRY.frame_size as usize
+    }
+
+    fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
+        self.looks += 1;
+        match self.looks {
+            1 => self.taken.extend(packets.pop_back()),
+            2 => {}
+            _ => self.taken.extend(packets.drain(..)),
+        }
+    }
+
+    fn complete(&mut self, done: &mut Vec<Buffer>) {
+        done.append(&mut self.taken);
+    }
+
+    fn holds_back(&self) -> bool {
+        true
+    }
+
+    fn fill(&mut self, _: Buffer) {}
+
+    fn receive(&mut self, _: &mut Vec<Buffer>, _: usize) -> usize {
+        0
+    }
+
+    fn close(self: Box<Self>) -> Returned {
+        Returned::default()
+    }
+}
+
+/// Packets of a way with a pace are taken before others that wait: their copies come back first.
+#[test]
+fn a_copy_that_overtakes_another_gives_its_packet_back() {
+    let (arena, mut free) = Arena::new(GEOMETRY);
+    let own = free.split_off(free.len() - OWN);
+    let mut link = Bounce::new(Overtaking::default(), &arena, own, Copying::All, &[]);
+    let mut packets = VecDeque::from(free.split_off(free.len() - 2));
+    packets.iter_mut().zip([100, 200]).for_each(|(it, len)| arena.fill(it, len));
+    link.transmit(&mut packets);
+    let mut done = Vec::new();
+    for lengths in [&[200][..], &[200, 100]] {
+        link.complete(&mut done);
+        assert_eq!(done.iter().map(Buffer::len).collect::<Vec<_>>(), lengths);
+    }
 }
 
 /// A packet whose first piece is empty has nothing to copy there: both pieces come back all the same, each round.
