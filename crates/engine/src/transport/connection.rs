@@ -252,7 +252,7 @@ pub(super) struct Receiving {
     pub is_short: bool,
     /// It waited for buffers, and one is promised that its next AK grants.
     pub has_turn: bool,
-    /// Nothing has come for W: until something does, it asks for no more buffers than it was promised.
+    /// No DT has come for W: until one does, it asks for no more buffers than it was promised.
     pub is_idle: bool,
     /// It was idle while others waited, and the one DT that may come is promised no buffer.
     pub is_unpromised: bool,

@@ -178,12 +178,13 @@ impl Transport {
         false
     }
 
-    /// For W nothing has come over a connection, which so is idle. When that is so once more, and others that are not
+    /// For W no DT has come over a connection, which so is idle. When that is so once more, and others that are not
     /// idle wait for buffers, it gives back what it was promised. One DT may come all the same, and asks for more; if
     /// there is no buffer then, an AK takes that credit back too, and the connection waits for its turn.
     ///
     /// So what is promised comes back: a DT comes for it, which the user reads, or it is given back after two W. As
-    /// each buffer goes to the connection that has waited longest, none waits for ever.
+    /// each buffer goes to the connection that has waited longest, none waits for ever. Only an other end that never
+    /// fills a gap, or repeats DTs all the time, keeps what it was promised.
     ///
     /// Class 4 alone may take credit back (X.224 §12.2.3.8, §10.2.4.2), and W runs there alone; what is on its way to a
     /// buffer that was given back is sent again.
