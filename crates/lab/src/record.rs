@@ -198,6 +198,19 @@ impl Record {
         }
     }
 
+    /// Adds a measurement. One of the same figure that is there makes way for it, unless only that one is valid.
+    pub(crate) fn add(&mut self, new: Measurement) {
+        let is_same = |it: &Measurement| {
+            (&it.suite, &it.group, &it.name, it.size) == (&new.suite, &new.group, &new.name, new.size)
+        };
+        let is_better = |it: &Measurement| it.invalid.is_none() && new.invalid.is_some();
+        if self.measurements.iter().any(|it| is_same(it) && is_better(it)) {
+            return;
+        }
+        self.measurements.retain(|it| !is_same(it));
+        self.measurements.push(new);
+    }
+
     /// Writes everything as one JSON object. The file is replaced as a whole.
     ///
     /// # Errors

@@ -75,9 +75,9 @@ pub fn run(suite: Suite, options: &Options) -> Result<Record, RunError> {
     Ok(record)
 }
 
-/// Takes the measurements of these experiments that are `wanted`, and keeps the record after each experiment. None is
-/// begun after the time `until`, nor once the user has asked for the end: the record is not complete then, and says
-/// what it lacks.
+/// Takes the measurements of these experiments that are `wanted`, and keeps the record after each experiment. What the
+/// record has of an experiment stays until it is measured anew. None is begun after the time `until`, nor once the user
+/// has asked for the end: the record is not complete then, and says what it lacks.
 ///
 /// # Errors
 /// There is no C compiler, or the record cannot be written.
@@ -107,7 +107,7 @@ pub(crate) fn measure(
             Ok(measurements) => {
                 for measurement in measurements.into_iter().filter(wanted) {
                     terminal.measured(&measurement);
-                    record.measurements.push(measurement);
+                    record.add(measurement);
                 }
                 keep(record, options)?;
             }

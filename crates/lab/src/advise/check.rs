@@ -94,11 +94,7 @@ pub fn run(evidence: &Evidence, options: &Options, request: Request) -> Result<C
     let before = options.keep.as_deref().map(|path| kept(path, options)).transpose()?.flatten();
     let mut record = before.unwrap_or_else(|| Record::begin(options.samples, options.quick));
     (record.programs, record.skipped) = (chosen.versions, missing);
-    chosen.experiments.retain(|(suite, it)| !has(&record, suite, it.as_ref()));
-    for (suite, it) in &chosen.experiments {
-        forget(&mut record, suite, it.as_ref());
-    }
-    measure(&lab, chosen.experiments, &|_| true, until, options, &mut record)?;
+    measure_rest(&lab, chosen.experiments, until, options, &mut record)?;
     let lost = again.map(|again| again.borrow().lost()).unwrap_or_default();
     if !lost.is_empty() {
         note_lost(&mut record, lost);
@@ -164,21 +160,26 @@ fn kept(path: &Path, options: &Options) -> Result<Option<Record>, CheckError> {
     })
 }
 
+/// Measures what a record does not have yet.
+fn measure_rest(
+    lab: &Lab,
+    mut experiments: Vec<(&'static str, Box<dyn Experiment>)>,
+    until: Option<Instant>,
+    options: &Options,
+    record: &mut Record,
+) -> anyhow::Result<()> {
+    experiments.retain(|(suite, it)| !has(record, suite, it.as_ref()));
+    measure(lab, experiments, &|_| true, until, options, record)
+}
+
 /// Whether a record has all figures of an experiment. One that is invalid says only why there is none, as when an
 /// agent was lost.
 fn has(record: &Record, suite: &str, experiment: &dyn Experiment) -> bool {
-    let is_there = |plan: &Plan| record.measurements.iter().any(|it| it.invalid.is_none() && is_of(it, suite, plan));
+    let is_of = |it: &Measurement, plan: &Plan| {
+        (&*it.suite, &it.group, &it.name, it.size) == (suite, &plan.group, &plan.name, plan.size)
+    };
+    let is_there = |plan: &Plan| record.measurements.iter().any(|it| it.invalid.is_none() && is_of(it, plan));
     experiment.plans().iter().all(is_there)
-}
-
-/// Takes from a record what it has of an experiment that is measured again.
-fn forget(record: &mut Record, suite: &str, experiment: &dyn Experiment) {
-    let plans = experiment.plans();
-    record.measurements.retain(|it| !plans.iter().any(|plan| is_of(it, suite, plan)));
-}
-
-fn is_of(it: &Measurement, suite: &str, plan: &Plan) -> bool {
-    (&*it.suite, &it.name, it.size) == (suite, &plan.name, plan.size)
 }
 
 /// Says that agents were lost: their figures are invalid, and the same command measures them again.
@@ -309,8 +310,8 @@ mod tests {
     use super::*;
     use crate::launcher::{Reading, Session, Side};
 
-    /// Two figures, of which nothing is measured here.
-    struct Two;
+    /// Two figures, with what a sample of them comes to; `None` if it fails as a whole.
+    struct Two(Option<[Reading; 2]>);
 
     impl Experiment for Two {
         fn sides(&self) -> &'static [Side] {
@@ -322,13 +323,13 @@ mod tests {
         }
 
         fn sample(&mut self, _: &Lab, _: &Session) -> anyhow::Result<Vec<Reading>> {
-            Ok(vec![Ok(1.0), Ok(1.0)])
+            self.0.clone().map(Vec::from).context("an agent was lost")
         }
     }
 
     fn record(of_b: Option<&str>) -> Record {
         let mut record = Record { complete: true, ..Record::begin(1, false) };
-        for (plan, invalid) in Two.plans().iter().zip([None, of_b]) {
+        for (plan, invalid) in Two(None).plans().iter().zip([None, of_b]) {
             let invalid = invalid.map(str::to_string);
             record.measurements.push(Measurement::conclude("survey", plan, vec![], vec![1.0], None, invalid));
         }
@@ -336,14 +337,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_invalid_is_measured_again_and_is_not_there_twice() {
-        assert!(has(&record(None), "survey", &Two) && !has(&record(None), "layers", &Two));
-        let mut lost = record(Some("under Underpass: b was lost"));
-        assert!(!has(&lost, "survey", &Two), "an invalid figure is none");
-        forget(&mut lost, "layers", &Two);
-        assert_eq!(lost.measurements.len(), 2, "what another experiment has stays");
-        forget(&mut lost, "survey", &Two);
-        assert!(lost.measurements.is_empty(), "{:?}", lost.measurements);
+    fn what_is_invalid_is_measured_again() {
+        let two = Two(None);
+        assert!(has(&record(None), "survey", &two) && !has(&record(None), "layers", &two));
+        assert!(!has(&record(Some("under Underpass: b was lost")), "survey", &two), "an invalid figure is none");
+    }
+
+    /// A figure of an experiment that has to be measured again may be valid, and all that there ever will be of it.
+    #[test]
+    fn what_is_valid_stays_until_it_is_measured_again() {
+        let options = Options { samples: 1, ..Options::new("/proc/self/exe") };
+        let lab = Lab::new(&options).unwrap();
+        let after = |readings: Option<[Reading; 2]>, until: Option<Instant>| {
+            let (mut record, mut chosen) = (record(Some("b was lost")), Chosen::default());
+            chosen.add("survey", Two(readings));
+            measure_rest(&lab, chosen.experiments, until, &options, &mut record).unwrap();
+            assert_eq!(record.measurements.len(), 2, "none is there twice");
+            let figures = record.measurements.iter().map(|it| (it.name.clone(), it.underpass.median));
+            figures.collect::<BTreeMap<_, _>>()
+        };
+        let is = |a: f64, b: Option<f64>| BTreeMap::from([("a".to_string(), Some(a)), ("b".to_string(), b)]);
+        assert_eq!(after(Some([Ok(7.0), Ok(8.0)]), Some(Instant::now())), is(1.0, None), "there was no time");
+        assert_eq!(after(None, None), is(1.0, None), "it failed");
+        assert_eq!(after(Some([Err("not fast".to_string()), Ok(8.0)]), None), is(1.0, Some(8.0)));
+        assert_eq!(after(Some([Ok(7.0), Err("not fast".to_string())]), None), is(7.0, None));
+        assert_eq!(after(Some([Ok(7.0), Ok(8.0)]), None), is(7.0, Some(8.0)));
     }
 
     #[test]
