@@ -35,8 +35,7 @@ fn check(evidence: &Evidence, arguments: &AdviseArguments) -> Result<(), Failure
     let options = options(Suite::All, None, arguments.gpu, &arguments.measure)?;
     let options = Options { keep: arguments.record.clone(), ..options };
     let (site, skipped) = site::again(evidence, arguments.endpoints.as_deref())?;
-    // What holds the endpoints outlives what is measured between them.
-    let (again, _held) = site.map_or((None, None), |it| (Some((it.survey, it.again)), it.local));
+    let again = site.map(|it| (it.survey, it.again));
     let limit = arguments.minutes.map(|minutes| Duration::from_secs(60 * u64::from(minutes)));
     let checked = check::run(evidence, &options, check::Request { seed: arguments.seed, limit, again, skipped })?;
     // Before it is printed, because the reader of standard output may be gone.

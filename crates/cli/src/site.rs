@@ -20,8 +20,6 @@ pub struct Site {
     pub survey: String,
     /// Their agents.
     pub again: Again,
-    /// What holds them, if they were made for this.
-    pub local: Option<Local>,
 }
 
 /// The endpoints of the newest survey that can be measured between again, and why others cannot: those that `file`
@@ -54,10 +52,10 @@ pub fn again(evidence: &Evidence, file: Option<&Path>) -> Result<(Option<Site>, 
         .collect();
     let site = match (meant, &named) {
         (Some(survey), Some(file)) => {
-            let token = survey::token(file)?;
-            let places = &file.endpoints;
-            let again = Again::meet(&survey.record.head, places, &|index| survey::reach(&places[index], &token))?;
-            Some(Site { survey: survey.name.clone(), again, local: None })
+            let (token, places) = (survey::token(file)?, file.endpoints.clone());
+            let connect = move |index: usize| survey::reach(&places[index], &token);
+            let again = Again::meet(&survey.record.head, &file.endpoints, Box::new(connect))?;
+            Some(Site { survey: survey.name.clone(), again })
         }
         (None, Some(_)) => {
             return Err(anyhow!("no survey among the records is between the endpoints that --endpoints names").into());
@@ -76,7 +74,9 @@ pub fn again(evidence: &Evidence, file: Option<&Path>) -> Result<(Option<Site>, 
 
 fn made_again(survey: &Survey) -> anyhow::Result<Site> {
     let (local, own) = (Local::new(None)?, survey::own()?);
-    let connect = |index| local.connect(index, survey::agent(&own, &local, index));
-    let again = Again::meet(&survey.record.head, local.places(), &connect)?;
-    Ok(Site { survey: survey.name.clone(), again, local: Some(local) })
+    let places = local.places().to_vec();
+    // What holds the endpoints goes with what connects to them.
+    let connect = move |index: usize| local.connect(index, survey::agent(&own, &local, index));
+    let again = Again::meet(&survey.record.head, &places, Box::new(connect))?;
+    Ok(Site { survey: survey.name.clone(), again })
 }

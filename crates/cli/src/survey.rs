@@ -193,8 +193,7 @@ impl From<SurveyError> for Failure {
             | SurveyError::Journal(JournalError::Other { .. } | JournalError::Damaged { .. }) => {
                 Failure::WrongUse(error.into())
             }
-            SurveyError::Unreachable(_)
-            | SurveyError::Version { .. }
+            SurveyError::Meet(_)
             | SurveyError::Changed(_)
             | SurveyError::Journal(JournalError::File { .. } | JournalError::Taken(_))
             | SurveyError::Nothing(_)

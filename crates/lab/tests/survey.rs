@@ -25,6 +25,7 @@ use underpass_lab::survey::record::{
     Head, Key, Kind, Latency, Load, Metric, Percentiles, Plan, Throughput, Tool, ToolVersion, cells,
 };
 use underpass_lab::survey::remote::{AgentError, Remote};
+use underpass_lab::survey::roster::Connect;
 use underpass_lab::survey::token::Token;
 use underpass_lab::survey::toolbox::Toolbox;
 
@@ -701,6 +702,11 @@ fn the_real_tools_measure_throughput_latency_beside_a_stream_and_tls() {
     }
 }
 
+fn connect_to(addresses: [SocketAddr; 2], token: &Token) -> Connect<'static> {
+    let token = token.clone();
+    Box::new(move |index| Remote::connect(addresses[index], &token))
+}
+
 /// Two agents that do what they should, between which a survey was made, and again.
 fn meet_again(change: impl Fn(&mut Head), with: impl FnOnce(anyhow::Result<Again>, &Head)) {
     let folder = tempfile::tempdir().unwrap();
@@ -714,9 +720,7 @@ fn meet_again(change: impl Fn(&mut Head), with: impl FnOnce(anyhow::Result<Again
         let places = [place("a", at_a), place("b", at_b)];
         let mut head = survey(&places, &plan(), &token, &folder.path().join("survey.json")).unwrap().record.head;
         change(&mut head);
-        let addresses = [at_a, at_b];
-        let connect = |index: usize| Remote::connect(addresses[index], &token);
-        with(Again::meet(&head, &places, &connect), &head);
+        with(Again::meet(&head, &places, connect_to([at_a, at_b], &token)), &head);
     });
 }
 
@@ -760,7 +764,7 @@ fn an_agent_that_is_lost_while_it_is_measured_again_is_named() {
         let _end = End(&ended);
         let places = [place("a", at_a), place("b", at_b)];
         let record = survey(&places, &plan(), &token, &folder.path().join("survey.json")).unwrap().record;
-        let again = Again::meet(&record.head, &places, &|index| Remote::connect([at_a, at_b][index], &token)).unwrap();
+        let again = Again::meet(&record.head, &places, connect_to([at_a, at_b], &token)).unwrap();
         let again = Rc::new(RefCell::new(again));
         assert_eq!(again.borrow().lost(), []);
         dies.store(true, Ordering::Relaxed);

@@ -7,12 +7,11 @@ use std::rc::Rc;
 
 use anyhow::{Result, bail};
 
-use super::coordinator::meet;
 use super::endpoints::Place;
 use super::journal::changed;
 use super::record::{Head, Key};
-use super::remote::{AgentError, Remote};
-use super::sample::{Agents, Trouble};
+use super::roster::{Connect, Roster};
+use super::sample::Trouble;
 use crate::bench::{Experiment, Lab};
 use crate::interrupt::Interrupted;
 use crate::launcher::{Reading, Session, Side};
@@ -24,8 +23,7 @@ const TRIES: u32 = 3;
 
 /// The endpoints, and their agents.
 pub struct Again {
-    places: Vec<Place>,
-    agents: Agents,
+    roster: Roster<'static>,
     /// Endpoints whose agent is gone, by their number, with the reason.
     lost: BTreeMap<usize, String>,
 }
@@ -40,25 +38,21 @@ impl Again {
     ///
     /// # Errors
     /// Not all can be reached, or one has another kernel, processor, tool or address than in the survey.
-    pub fn meet(head: &Head, places: &[Place], connect: &dyn Fn(usize) -> Result<Remote, AgentError>) -> Result<Again> {
-        let (remotes, endpoints, _) = meet(places, connect)?;
+    pub fn meet(head: &Head, places: &[Place], connect: Connect<'static>) -> Result<Again> {
+        let (roster, _) = Roster::meet(places, &head.plan, connect)?;
         for before in &head.endpoints {
-            let now = endpoints.iter().find(|it| it.name == before.name);
+            let now = roster.endpoints().iter().find(|it| it.name == before.name);
             let what = now.map_or_else(|| Some(format!("{} is not there", before.name)), |now| changed(before, now));
             if let Some(what) = what {
                 return Err(Changed(what).into());
             }
         }
-        Ok(Again {
-            places: places.to_vec(),
-            agents: Agents { remotes, seconds: head.plan.seconds, brief: head.plan.brief },
-            lost: BTreeMap::new(),
-        })
+        Ok(Again { roster, lost: BTreeMap::new() })
     }
 
     /// Endpoints whose agent was lost, with the reason. Nothing more can be measured between these.
     pub fn lost(&self) -> Vec<(String, String)> {
-        self.lost.iter().map(|(index, reason)| (self.places[*index].name.clone(), reason.clone())).collect()
+        self.lost.iter().map(|(index, reason)| (self.roster.name(*index).to_string(), reason.clone())).collect()
     }
 }
 
@@ -108,13 +102,13 @@ impl Again {
     fn reading(&mut self, key: &Key) -> Result<Reading> {
         let mut failed = String::new();
         for _ in 0..TRIES {
-            match self.agents.sample(key, &self.places) {
+            match self.roster.sample(key) {
                 Ok(sample) => return Ok(Ok(sample.value)),
                 Err(Trouble::Failed(reason)) => failed = reason,
                 Err(Trouble::Lost(index, error)) => {
                     // Later errors say only that it is gone.
                     let reason = self.lost.entry(index).or_insert_with(|| error.to_string());
-                    bail!("{} was lost: {reason}", self.places[index].name);
+                    bail!("{} was lost: {reason}", self.roster.name(index));
                 }
                 Err(Trouble::Interrupted) => return Err(Interrupted.into()),
             }

@@ -3,33 +3,26 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 
 use super::endpoints::Place;
-use super::journal::{Entry, Journal, JournalError, differing};
-use super::message::Facts;
+use super::journal::{Entry, Journal, JournalError};
 use super::observation::observe;
 use super::order::{Figures, figures, round};
 use super::progress::Progress;
 use super::record::{
-    Endpoint, FORMAT, Head, Key, MOST_CELLS, MOST_SAMPLES, Plan, ReadError, SCHEMA, Series, SurveyRecord, cells,
+    FORMAT, Head, Key, MOST_CELLS, MOST_SAMPLES, Plan, ReadError, SCHEMA, Series, SurveyRecord, cells,
 };
 use super::remote::{AgentError, Remote};
-use super::sample::{Agents, Trouble};
+use super::roster::{MeetError, Roster};
+use super::sample::Trouble;
 use crate::host::revision;
 use crate::interrupt;
 use crate::record::{Skipped, now};
 
-/// How long an agent may take to describe itself: it asks each tool for its version.
-const DESCRIBE: Duration = Duration::from_secs(90);
 /// How often a sample is tried.
 const TRIES: u32 = 3;
-/// How often a lost agent is looked for, and how long apart.
-const SEARCHES: u32 = 5;
-const APART: Duration = Duration::from_secs(1);
 
 /// A survey to be made.
 pub struct Survey<'a> {
@@ -46,7 +39,7 @@ pub struct Survey<'a> {
     /// Whether progress is shown.
     pub progress: bool,
     /// Connects to the agent of an endpoint, by its place in `places`.
-    pub connect: Connect<'a>,
+    pub connect: &'a dyn Fn(usize) -> Result<Remote, AgentError>,
     /// Is told the seed and how many samples are still to be taken, before the first is.
     pub begun: &'a dyn Fn(u64, usize, usize),
 }
@@ -87,22 +80,9 @@ pub enum SurveyError {
     /// The file has something else.
     #[error(transparent)]
     NotASurvey(#[from] ReadError),
-    /// Not all endpoints are there.
-    #[error("not all endpoints can be reached; nothing was measured:\n{}", list(.0))]
-    Unreachable(Vec<(String, AgentError)>),
-    /// An agent is of another version.
-    #[error(
-        "{endpoint} runs Underpass {theirs}, and this is {ours}; figures of different versions must not be mixed: \
-             install the same at all endpoints"
-    )]
-    Version {
-        /// The endpoint.
-        endpoint: String,
-        /// Its version.
-        theirs: String,
-        /// This one's.
-        ours: String,
-    },
+    /// Not all endpoints are there, or one runs another version.
+    #[error(transparent)]
+    Meet(#[from] MeetError),
     /// An agent that was lost is there again, and is not what it was.
     #[error(
         "an agent that was lost is there again, but {0}; figures of both must not be mixed: restore it as it was, \
@@ -150,10 +130,6 @@ fn reasons(skipped: &[Skipped]) -> String {
     skipped.iter().map(|it| format!("  {}: {}", it.name, it.reason)).collect::<Vec<_>>().join("\n")
 }
 
-fn list(unreachable: &[(String, AgentError)]) -> String {
-    unreachable.iter().map(|(name, error)| format!("  {name}: {error}")).collect::<Vec<_>>().join("\n")
-}
-
 /// Where the journal of a record is.
 pub fn journal_of(json: &Path) -> PathBuf {
     let mut name = json.as_os_str().to_os_string();
@@ -185,16 +161,16 @@ pub fn run(survey: &Survey) -> Result<Outcome, SurveyError> {
     if survey.json.exists() && journal.head().is_none() {
         return Err(SurveyError::NoJournal { path: survey.json.into(), journal: path });
     }
-    let (remotes, endpoints, facts) = match meet(survey.places, survey.connect) {
+    let (mut roster, facts) = match Roster::meet(survey.places, survey.plan, Box::new(survey.connect)) {
         Ok(met) => met,
         Err(error) => {
             journal.remove_if_new()?;
-            return Err(error);
+            return Err(error.into());
         }
     };
     let seed = journal.head().map(|head| head.seed);
     let seed = survey.seed.or(seed).unwrap_or_else(|| fastrand::u64(..1_000_000_000));
-    let mut figures = figures(survey.plan, &endpoints, &facts);
+    let mut figures = figures(survey.plan, roster.endpoints(), &facts);
     figures.skipped.extend_from_slice(survey.missing);
     if figures.keys.is_empty() {
         journal.remove_if_new()?;
@@ -218,84 +194,13 @@ pub fn run(survey: &Survey) -> Result<Outcome, SurveyError> {
         revision: revision(),
         seed,
         plan: survey.plan.clone(),
-        endpoints: endpoints.clone(),
+        endpoints: roster.endpoints().to_vec(),
     };
     let head = journal.begin(head)?;
-    let agents = Agents { remotes, seconds: survey.plan.seconds, brief: survey.plan.brief };
-    let (lost, given_up) = (BTreeMap::new(), BTreeMap::new());
-    let mut run = Run { survey, journal, head, met: endpoints, figures, agents, lost, given_up };
+    roster.began_with(&head.endpoints);
+    let mut run = Run { survey, journal, head, figures, roster, given_up: BTreeMap::new() };
     let interrupted = run.take_samples()?;
     run.conclude(interrupted)
-}
-
-/// All agents, what is recorded of their endpoints, and what they say of themselves.
-type Met = (Vec<Option<Remote>>, Vec<Endpoint>, Vec<Facts>);
-
-/// What connects to the agent of an endpoint, by its number.
-type Connect<'a> = &'a dyn Fn(usize) -> Result<Remote, AgentError>;
-
-/// Connects to all agents and asks for their descriptions.
-///
-/// # Errors
-/// Not all can be reached, or one runs another version.
-pub(super) fn meet(places: &[Place], connect: Connect) -> Result<Met, SurveyError> {
-    let mut unreachable = Vec::new();
-    let (mut remotes, mut endpoints, mut facts) = (Vec::new(), Vec::new(), Vec::new());
-    for (index, place) in places.iter().enumerate() {
-        match described(place, || connect(index)) {
-            Ok((remote, endpoint, of)) => {
-                check_version(place, &of)?;
-                remotes.push(Some(remote));
-                endpoints.push(endpoint);
-                facts.push(of);
-            }
-            Err(AgentError::Interrupted(interrupted)) => return Err(SurveyError::Failed(interrupted.into())),
-            Err(error) => unreachable.push((place.name.clone(), error)),
-        }
-    }
-    if unreachable.is_empty() { Ok((remotes, endpoints, facts)) } else { Err(SurveyError::Unreachable(unreachable)) }
-}
-
-fn described(
-    place: &Place,
-    connect: impl FnOnce() -> Result<Remote, AgentError>,
-) -> Result<(Remote, Endpoint, Facts), AgentError> {
-    let mut remote = connect()?;
-    let facts = remote.describe(DESCRIBE)?;
-    // The second answer comes at once, so that it tells the time better.
-    let (clock_offset, clock_round_trip) = remote.clock()?;
-    let endpoint = Endpoint {
-        name: place.name.clone(),
-        kind: place.kind,
-        system: place.system.clone(),
-        emulated: place.emulation.is_some(),
-        emulation: place.emulation.clone(),
-        address: place.address.to_string(),
-        host: facts.host.clone(),
-        tools: facts.tools.clone(),
-        library: facts.library,
-        network: facts.network.clone(),
-        user: Some(facts.user),
-        revision: facts.revision.clone(),
-        clock_offset,
-        clock_round_trip,
-    };
-    Ok((remote, endpoint, facts))
-}
-
-fn check_version(place: &Place, facts: &Facts) -> Result<(), SurveyError> {
-    let name = |version: &str, revision: Option<&str>| match revision {
-        Some(revision) => format!("{version} ({revision})"),
-        None => version.to_string(),
-    };
-    let (version, own) = (env!("CARGO_PKG_VERSION"), revision());
-    // An installed agent lies in no checkout, and has no revision to compare.
-    let other = matches!((&own, &facts.revision), (Some(own), Some(theirs)) if own != theirs);
-    if facts.version == version && !other {
-        return Ok(());
-    }
-    let theirs = name(&facts.version, facts.revision.as_deref());
-    Err(SurveyError::Version { endpoint: place.name.clone(), theirs, ours: name(version, own.as_deref()) })
 }
 
 /// A survey that is being made.
@@ -303,12 +208,8 @@ struct Run<'a> {
     survey: &'a Survey<'a>,
     journal: Journal,
     head: Head,
-    /// The endpoints as they described themselves last. Of a survey that goes on, `head` has them as it was begun.
-    met: Vec<Endpoint>,
     figures: Figures,
-    agents: Agents,
-    /// Endpoints that are no longer there, with the reason.
-    lost: BTreeMap<usize, String>,
+    roster: Roster<'a>,
     /// Figures that failed too often, with the reason.
     given_up: BTreeMap<Key, String>,
 }
@@ -332,7 +233,7 @@ impl Run<'_> {
                 if taken.get(&key).is_some_and(|taken| *taken > number) {
                     continue;
                 }
-                if self.is_lost(&key) || self.given_up.contains_key(&key) {
+                if self.roster.has_lost(&key) || self.given_up.contains_key(&key) {
                     progress.pass();
                     continue;
                 }
@@ -348,22 +249,13 @@ impl Run<'_> {
         Ok(false)
     }
 
-    fn is_lost(&self, key: &Key) -> bool {
-        let lost = |name: &String| self.index(name).is_some_and(|index| self.lost.contains_key(&index));
-        [Some(&key.sender), Some(&key.receiver), key.via.as_ref()].into_iter().flatten().any(lost)
-    }
-
-    fn index(&self, name: &str) -> Option<usize> {
-        self.survey.places.iter().position(|place| place.name == name)
-    }
-
     /// One sample, tried a few times.
     fn take(&mut self, key: &Key) -> Result<Taken, SurveyError> {
         for attempt in 1..=TRIES {
             if interrupt::check().is_err() {
                 return Ok(Taken::Interrupted);
             }
-            match self.agents.sample(key, self.survey.places) {
+            match self.roster.sample(key) {
                 Ok(sample) => {
                     let entry = Entry { key: key.clone(), sample };
                     self.journal.keep(entry)?;
@@ -371,12 +263,12 @@ impl Run<'_> {
                 }
                 Err(Trouble::Interrupted) => return Ok(Taken::Interrupted),
                 Err(Trouble::Lost(index, error)) => {
-                    if !self.find_again(index, &error)? {
+                    if !self.roster.find_again(index, &error).map_err(SurveyError::Changed)? {
                         return Ok(if interrupt::check().is_err() { Taken::Interrupted } else { Taken::Nothing });
                     }
                     // The agent is there again, but measuring this figure may be what makes it end.
                     if attempt == TRIES {
-                        let name = &self.survey.places[index].name;
+                        let name = self.roster.name(index);
                         self.given_up.insert(key.clone(), format!("{name} was lost ({TRIES} times): {error}"));
                     }
                 }
@@ -387,32 +279,6 @@ impl Run<'_> {
             }
         }
         Ok(Taken::Nothing)
-    }
-
-    /// Connects to a lost agent anew; whether it is there again.
-    fn find_again(&mut self, index: usize, error: &AgentError) -> Result<bool, SurveyError> {
-        self.agents.remotes[index] = None;
-        for search in 0..SEARCHES {
-            if interrupt::check().is_err() {
-                return Ok(false);
-            }
-            match described(&self.survey.places[index], || (self.survey.connect)(index)) {
-                Ok((remote, endpoint, facts)) => {
-                    check_version(&self.survey.places[index], &facts)?;
-                    self.met[index] = endpoint;
-                    if let Some(what) = differing(&self.head.endpoints, &self.met) {
-                        return Err(SurveyError::Changed(what));
-                    }
-                    self.agents.remotes[index] = Some(remote);
-                    return Ok(true);
-                }
-                Err(AgentError::Interrupted(_)) => return Ok(false),
-                Err(_) if search + 1 < SEARCHES => thread::sleep(APART),
-                Err(_) => {}
-            }
-        }
-        self.lost.insert(index, error.to_string());
-        Ok(false)
     }
 
     /// Writes the record. The journal goes when it is complete.
@@ -431,7 +297,8 @@ impl Run<'_> {
         skipped.extend(
             self.given_up.iter().map(|(key, reason)| Skipped { name: key.to_string(), reason: reason.clone() }),
         );
-        let complete = !interrupted && self.lost.is_empty();
+        let lost = self.roster.lost();
+        let complete = !interrupted && lost.is_empty();
         let mut record = SurveyRecord { head: self.head, complete, series, skipped, observations: Vec::new() };
         record.observations = observe(&record);
         let path = self.survey.json.to_path_buf();
@@ -440,8 +307,6 @@ impl Run<'_> {
         if complete {
             self.journal.remove()?;
         }
-        let name = |index: usize| self.survey.places[index].name.clone();
-        let lost = self.lost.into_iter().map(|(index, reason)| (name(index), reason)).collect();
         Ok(Outcome { record, lost, interrupted })
     }
 }
@@ -451,15 +316,4 @@ enum Taken {
     Sample,
     Nothing,
     Interrupted,
-}
-
-impl Remote {
-    /// The agent's clock less this host's, in ns, and the round-trip time.
-    fn clock(&mut self) -> Result<(i64, u64), AgentError> {
-        let here = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64);
-        let (before, begun) = (here(), Instant::now());
-        let there = self.time(Duration::from_secs(20))?;
-        let round_trip = begun.elapsed().as_nanos() as u64;
-        Ok((there.saturating_sub(before).saturating_sub((round_trip / 2) as i64), round_trip))
-    }
 }

@@ -7,7 +7,7 @@
 //! - [`again`] takes samples between the endpoints of a survey that the survey does not have.
 //! - [`local`] makes endpoints of network namespaces on one computer.
 //! - [`agent`] does at an endpoint what a coordinator asks, which is one of a short list of [`message`]s over a
-//!   [`channel`]; both know a [`token`]. [`remote`] is an agent as its coordinator sees it.
+//!   [`channel`]; both know a [`token`]. [`remote`] is an agent as its coordinator sees it, and [`roster`] all of them.
 //! - `work` starts each `tool` out of a [`toolbox`] as a `child` process and reads strictly what it prints; `transfer`
 //!   sends a file over TLS.
 //!
@@ -29,6 +29,7 @@ mod progress;
 mod quota;
 pub mod record;
 pub mod remote;
+pub mod roster;
 mod sample;
 pub(crate) mod summary;
 pub mod token;
