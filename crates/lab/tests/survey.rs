@@ -454,6 +454,48 @@ fn an_agent_that_comes_back_as_another_ends_the_survey() {
     }
 }
 
+/// Two agents of one host, which is started anew: each is known by the host's earlier identity until it is met again.
+#[test]
+fn agents_that_are_lost_together_come_back_together() {
+    let folder = tempfile::tempdir().unwrap();
+    for b_returns in [true, false] {
+        let json = folder.path().join(format!("{b_returns}.json"));
+        let (token, ended, is_anew) = (token(), AtomicBool::new(false), AtomicBool::new(false));
+        let ((a, at_a), (b, at_b)) = (listener(), listener());
+        let anew = |request: &Request, is_back: &AtomicBool| {
+            if matches!(request, Request::Measure { .. }) {
+                is_anew.store(true, Ordering::Relaxed);
+            }
+            // Connections from before are dead.
+            if is_anew.load(Ordering::Relaxed) && !is_back.swap(true, Ordering::Relaxed) {
+                return None;
+            }
+            match honest(request) {
+                Reply::Facts(mut facts) if is_anew.load(Ordering::Relaxed) => {
+                    facts.network = "started-anew".to_string();
+                    Some(Reply::Facts(facts))
+                }
+                reply => Some(reply),
+            }
+        };
+        let is_back = [AtomicBool::new(false), AtomicBool::new(false)];
+        let is_gone = || !b_returns && is_anew.load(Ordering::Relaxed);
+        let outcome = thread::scope(|scope| {
+            scope.spawn(|| answer(&a, &token, &ended, &|request| anew(request, &is_back[0])));
+            scope.spawn(|| {
+                answer(&b, &token, &ended, &|request| anew(request, &is_back[1]).filter(|_| !is_gone()));
+            });
+            let _end = End(&ended);
+            survey(&[place("a", at_a), place("b", at_b)], &plan(), &token, &json).unwrap()
+        });
+        let lost: Vec<&str> = outcome.lost.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(lost, if b_returns { vec![] } else { vec!["b"] });
+        assert_eq!(outcome.record.complete, b_returns);
+        let samples: usize = outcome.record.series.iter().map(|series| series.samples.len()).sum();
+        assert_eq!(samples, if b_returns { 2 * 2 * SAMPLES } else { 0 });
+    }
+}
+
 /// Days of measurements, of which no report could read the record.
 #[test]
 fn more_samples_than_a_record_can_have_are_refused_before_the_first() {

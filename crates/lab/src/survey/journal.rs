@@ -248,7 +248,7 @@ pub(super) fn differing(before: &[Endpoint], now: &[Endpoint]) -> Option<String>
 
 /// The identity of the running kernel. It is another one after each start of the host, and so is that of a namespace
 /// that was made anew: what is compared is who shares them.
-fn host(endpoint: &Endpoint) -> &str {
+pub(super) fn host(endpoint: &Endpoint) -> &str {
     endpoint.network.split(' ').next().unwrap_or_default()
 }
 

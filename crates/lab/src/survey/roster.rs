@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::channel::ChannelError;
 use super::endpoints::Place;
-use super::journal::differing;
+use super::journal::{differing, host};
 use super::message::Facts;
 use super::record::{Endpoint, Key, Plan, Sample};
 use super::remote::{AgentError, Remote};
@@ -149,21 +150,49 @@ impl<'a> Roster<'a> {
     /// the end.
     ///
     /// # Errors
-    /// It is not as it was, and this is how.
+    /// It is not as it was, and this is how. It counts as lost then.
     pub fn find_again(&mut self, index: usize, error: &AgentError) -> Result<bool, String> {
         self.agents.remotes[index] = None;
+        let found = self.search(index, error);
+        if let Err(what) = &found {
+            self.agents.remotes[index] = None;
+            self.lost.insert(index, what.clone());
+        }
+        found
+    }
+
+    fn search(&mut self, index: usize, error: &AgentError) -> Result<bool, String> {
+        if !self.ask_anew(index, error)? {
+            return Ok(false);
+        }
+        if self.differing().is_some() {
+            // A host that was started anew has another identity, and the agents that were lost with this one are still
+            // known by the earlier one.
+            for other in self.beside(index) {
+                self.ask_anew(other, &AgentError::Lost(ChannelError::Closed))?;
+            }
+            if interrupt::check().is_err() {
+                return Ok(false);
+            }
+        }
+        self.differing().map_or(Ok(true), Err)
+    }
+
+    /// Asks an agent for its description once more, by another connection if there is none or it is dead; whether it
+    /// answers.
+    fn ask_anew(&mut self, index: usize, error: &AgentError) -> Result<bool, String> {
+        if self.lost.contains_key(&index) {
+            return Ok(false);
+        }
         for search in 0..SEARCHES {
             if interrupt::check().is_err() {
                 return Ok(false);
             }
-            let place = &self.places[index];
-            match described(place, || (self.connect)(index)) {
+            let (place, known) = (&self.places[index], self.agents.remotes[index].take());
+            match described(place, || known.map_or_else(|| (self.connect)(index), Ok)) {
                 Ok((remote, endpoint, facts)) => {
                     runs_this(place, &facts).map_err(|error| error.to_string())?;
                     self.met[index] = endpoint;
-                    if let Some(what) = differing(&self.before, &self.met) {
-                        return Err(what);
-                    }
                     self.agents.remotes[index] = Some(remote);
                     return Ok(true);
                 }
@@ -174,6 +203,22 @@ impl<'a> Roster<'a> {
         }
         self.lost.insert(index, error.to_string());
         Ok(false)
+    }
+
+    /// The other endpoints that are, or have to be, on the host of this one.
+    fn beside(&self, index: usize) -> Vec<usize> {
+        let shares = |all: &[Endpoint], other: usize| host(&all[other]) == host(&all[index]);
+        let is_beside = |other: &usize| shares(&self.before, *other) || shares(&self.met, *other);
+        (0..self.places.len()).filter(|other| *other != index).filter(is_beside).collect()
+    }
+
+    /// What is not as it has to be. Of those that are lost nobody knows how they are.
+    fn differing(&self) -> Option<String> {
+        let there = |all: &[Endpoint]| -> Vec<Endpoint> {
+            let there = all.iter().enumerate().filter(|(index, _)| !self.lost.contains_key(index));
+            there.map(|(_, endpoint)| endpoint.clone()).collect()
+        };
+        differing(&there(&self.before), &there(&self.met))
     }
 }
 
