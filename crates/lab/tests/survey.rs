@@ -822,6 +822,47 @@ fn an_agent_that_is_lost_while_it_is_measured_again_is_named() {
     });
 }
 
+/// As a survey does, a check goes on with an agent that is there again as it was, and only with such a one.
+#[test]
+fn an_agent_that_is_there_again_is_measured_on_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let (token, ended) = (token(), AtomicBool::new(false));
+    let (dies, is_other) = (AtomicBool::new(false), AtomicBool::new(false));
+    let ((a, at_a), (b, at_b)) = (listener(), listener());
+    let mortal = |request: &Request| {
+        if matches!(request, Request::Serve { .. }) && dies.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        match honest(request) {
+            Reply::Facts(facts) if is_other.load(Ordering::Relaxed) => {
+                Some(Reply::Facts(Box::new(Facts { user: 1000, ..*facts })))
+            }
+            reply => Some(reply),
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| answer(&a, &token, &ended, &|request| Some(honest(request))));
+        scope.spawn(|| answer(&b, &token, &ended, &mortal));
+        let _end = End(&ended);
+        let places = [place("a", at_a), place("b", at_b)];
+        let record = survey(&places, &plan(), &token, &folder.path().join("survey.json")).unwrap().record;
+        let again = Again::meet(&record.head, &places, connect_to([at_a, at_b], &token)).unwrap();
+        let again = Rc::new(RefCell::new(again));
+        let lab = Lab::new(&Options::new("/proc/self/exe")).unwrap();
+        let session = lab.launcher.session(Side::Kernel).unwrap();
+        let to_b = record.series.iter().find(|it| it.key.receiver == "b" && it.key.metric == Metric::Throughput);
+        let mut samples = Samples::new(&again, vec![to_b.unwrap().key.clone()]);
+        dies.store(true, Ordering::Relaxed);
+        assert_eq!(samples.sample(&lab, &session).unwrap(), [Ok(1e6)]);
+        assert_eq!(again.borrow().lost(), []);
+        dies.store(true, Ordering::Relaxed);
+        is_other.store(true, Ordering::Relaxed);
+        let error = samples.sample(&lab, &session).unwrap_err().to_string();
+        assert!(error.contains("the user number of b was 0 and is 1000"), "{error}");
+        assert_eq!(again.borrow().lost().len(), 1, "nothing more is measured at it");
+    });
+}
+
 #[test]
 fn endpoints_that_have_changed_since_the_survey_are_not_measured_again() {
     let refused = |change: fn(&mut Head), what: &str| {
@@ -833,4 +874,14 @@ fn endpoints_that_have_changed_since_the_survey_are_not_measured_again() {
     refused(|head| head.endpoints[0].tools[0].version = "9.8".to_string(), "the tools of a was iperf3 9.8");
     refused(|head| head.endpoints[1].host.kernel = "Linux 1".to_string(), "the kernel of b was Linux 1");
     refused(|head| head.endpoints[1].name = "c".to_string(), "c is not there");
+    refused(|head| head.endpoints[1].user = Some(1000), "the user number of b was 1000 and is 0");
+    refused(|head| head.endpoints[0].library = true, "the library of a was true and is false");
+    let apart = "the set of endpoints on the host of a was a and is a, b";
+    refused(|head| head.endpoints[1].network = "other".to_string(), apart);
+    // An older record does not say whose programs were measured, and a record may be by another version.
+    meet_again(|head| head.endpoints[1].user = None, |again, _| assert_eq!(again.unwrap().other_version(), None));
+    meet_again(
+        |head| head.version = "0.0.9".to_string(),
+        |again, _| assert!(again.unwrap().other_version().unwrap().starts_with("it is by Underpass 0.0.9")),
+    );
 }

@@ -2,18 +2,18 @@
 //! so.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use anyhow::{Result, bail};
 
 use super::endpoints::Place;
 use super::journal::changed;
-use super::record::{Head, Key};
-use super::roster::{Connect, Roster};
+use super::record::{Endpoint, Head, Key};
+use super::remote::AgentError;
+use super::roster::{Connect, OtherVersion, Roster, check_version};
 use super::sample::Trouble;
 use crate::bench::{Experiment, Lab};
-use crate::interrupt::Interrupted;
+use crate::interrupt::{self, Interrupted};
 use crate::launcher::{Reading, Session, Side};
 use crate::plan::Plan;
 use crate::unit::Unit;
@@ -24,8 +24,8 @@ const TRIES: u32 = 3;
 /// The endpoints, and their agents.
 pub struct Again {
     roster: Roster<'static>,
-    /// Endpoints whose agent is gone, by their number, with the reason.
-    lost: BTreeMap<usize, String>,
+    /// How the survey's version differs from this one.
+    other: Option<OtherVersion>,
 }
 
 /// The endpoints are not those of the survey.
@@ -37,22 +37,29 @@ impl Again {
     /// Connects to the agents of the endpoints of a survey.
     ///
     /// # Errors
-    /// Not all can be reached, or one has another kernel, processor, tool or address than in the survey.
+    /// Not all can be reached, or one is not as it was in the survey.
     pub fn meet(head: &Head, places: &[Place], connect: Connect<'static>) -> Result<Again> {
         let (roster, _) = Roster::meet(places, &head.plan, connect)?;
-        for before in &head.endpoints {
+        let now = |before: &Endpoint| {
             let now = roster.endpoints().iter().find(|it| it.name == before.name);
-            let what = now.map_or_else(|| Some(format!("{} is not there", before.name)), |now| changed(before, now));
-            if let Some(what) = what {
-                return Err(Changed(what).into());
-            }
+            now.cloned().ok_or_else(|| Changed(format!("{} is not there", before.name)))
+        };
+        let now: Vec<Endpoint> = head.endpoints.iter().map(now).collect::<Result<_, _>>()?;
+        if let Some(what) = changed(&head.endpoints, &now) {
+            return Err(Changed(what).into());
         }
-        Ok(Again { roster, lost: BTreeMap::new() })
+        let other = check_version("it is by", &head.version, head.revision.as_deref()).err();
+        Ok(Again { roster, other })
     }
 
     /// Endpoints whose agent was lost, with the reason. Nothing more can be measured between these.
     pub fn lost(&self) -> Vec<(String, String)> {
-        self.lost.iter().map(|(index, reason)| (self.roster.name(*index).to_string(), reason.clone())).collect()
+        self.roster.lost()
+    }
+
+    /// Why figures under Underpass cannot be compared with those of the survey, if they cannot.
+    pub fn other_version(&self) -> Option<String> {
+        self.other.as_ref().map(OtherVersion::to_string)
     }
 }
 
@@ -106,13 +113,24 @@ impl Again {
                 Ok(sample) => return Ok(Ok(sample.value)),
                 Err(Trouble::Failed(reason)) => failed = reason,
                 Err(Trouble::Lost(index, error)) => {
-                    // Later errors say only that it is gone.
-                    let reason = self.lost.entry(index).or_insert_with(|| error.to_string());
-                    bail!("{} was lost: {reason}", self.roster.name(index));
+                    self.find_again(index, &error)?;
+                    failed = format!("{} was lost: {error}", self.roster.name(index));
                 }
                 Err(Trouble::Interrupted) => return Err(Interrupted.into()),
             }
         }
         Ok(Err(format!("{failed} ({TRIES} times)")))
+    }
+
+    fn find_again(&mut self, index: usize, error: &AgentError) -> Result<()> {
+        match self.roster.find_again(index, error) {
+            Ok(true) => return Ok(()),
+            Ok(false) => interrupt::check()?,
+            Err(what) => return Err(Changed(what).into()),
+        }
+        // Later errors say only that it is gone.
+        let name = self.roster.name(index);
+        let reason = self.lost().into_iter().find(|(lost, _)| lost == name).map(|(_, reason)| reason);
+        bail!("{name} was lost: {}", reason.unwrap_or_else(|| error.to_string()));
     }
 }

@@ -222,16 +222,28 @@ fn difference(before: &Head, now: &Head) -> Option<String> {
 
 /// What about endpoints, which have the same names in the same order, has changed since the survey was begun.
 pub(super) fn differing(before: &[Endpoint], now: &[Endpoint]) -> Option<String> {
-    let own = before.iter().zip(now).find_map(|(before, now)| {
-        let user = |endpoint: &Endpoint| endpoint.user.map_or("not known".to_string(), |user| user.to_string());
+    let version = before.iter().zip(now).find_map(|(before, now)| {
         let aspects = [
             ("version", format!("{:?}", before.revision), format!("{:?}", now.revision)),
-            ("library", before.library.to_string(), now.library.to_string()),
             ("user number", user(before), user(now)),
         ];
-        differs(&now.name, aspects).or_else(|| changed(before, now))
+        differs(&now.name, aspects)
     });
-    own.or_else(|| {
+    version.or_else(|| changed(before, now))
+}
+
+/// What about endpoints, which have the same names in the same order, has changed that bears on figures, whatever
+/// version of Underpass takes them. A user that is not known is any.
+pub(super) fn changed(before: &[Endpoint], now: &[Endpoint]) -> Option<String> {
+    let of_one = before.iter().zip(now).find_map(|(before, now)| {
+        let known = |it: &Endpoint| before.user.map_or_else(String::new, |_| user(it));
+        let aspects = [
+            ("library", before.library.to_string(), now.library.to_string()),
+            ("user number", known(before), known(now)),
+        ];
+        differs(&now.name, aspects).or_else(|| altered(before, now))
+    });
+    of_one.or_else(|| {
         now.iter().zip(before).find_map(|(endpoint, earlier)| {
             let aspects = [
                 ("set of endpoints on the host", beside(before, earlier, host), beside(now, endpoint, host)),
@@ -244,6 +256,10 @@ pub(super) fn differing(before: &[Endpoint], now: &[Endpoint]) -> Option<String>
             differs(&endpoint.name, aspects)
         })
     })
+}
+
+fn user(endpoint: &Endpoint) -> String {
+    endpoint.user.map_or("not known".to_string(), |user| user.to_string())
 }
 
 /// The identity of the running kernel. It is another one after each start of the host, and so is that of a namespace
@@ -259,7 +275,7 @@ fn beside(all: &[Endpoint], one: &Endpoint, identity: fn(&Endpoint) -> &str) -> 
 }
 
 /// What about an endpoint has changed that bears on figures of kernel TCP.
-pub(super) fn changed(before: &Endpoint, now: &Endpoint) -> Option<String> {
+fn altered(before: &Endpoint, now: &Endpoint) -> Option<String> {
     let tools = |endpoint: &Endpoint| {
         let tools = endpoint.tools.iter().map(|it| format!("{} {}", it.tool.program(), it.version));
         tools.collect::<Vec<_>>().join(", ")
