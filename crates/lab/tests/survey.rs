@@ -20,7 +20,7 @@ use underpass_lab::survey::channel::{self, ChannelError};
 use underpass_lab::survey::coordinator::{Outcome, Survey, SurveyError, journal_of, run};
 use underpass_lab::survey::endpoints::{Place, Reach};
 use underpass_lab::survey::journal::JournalError;
-use underpass_lab::survey::message::{Amount, Client, Facts, Reading, Reply, Request, Server, Stopped};
+use underpass_lab::survey::message::{Amount, Client, Facts, Reading, Received, Reply, Request, Server, Stopped};
 use underpass_lab::survey::record::{
     Head, Key, Kind, Latency, Load, Metric, Percentiles, Plan, Throughput, Tool, ToolVersion, cells,
 };
@@ -83,7 +83,8 @@ fn honest(request: &Request) -> Reply {
         Request::Serve { .. } => Reply::Started { job: 1, port: 4711 },
         Request::Stream { .. } => Reply::Started { job: 2, port: 0 },
         Request::Stop { .. } => {
-            Reply::Stopped(Stopped { processor_time: 1000, complaint: None, bytes: Some(1_000_000) })
+            let received = Some(Received { bytes: 1_000_000, still: 0.0 });
+            Reply::Stopped(Stopped { processor_time: 1000, complaint: None, received })
         }
         Request::Measure { client, .. } => {
             // As long as the coordinator's own clock can have seen.
@@ -255,23 +256,28 @@ fn what_an_agent_lies_about_is_left_out_and_named() {
 
 /// Latency beside a stream that stands still is that of an idle network.
 #[test]
-fn a_stream_that_carried_nothing_makes_its_latency_no_figure() {
+fn a_stream_that_stood_still_makes_its_latency_no_figure() {
     let beside = Plan { latency: vec![Latency { size: 64, load: Load::Stream }], ..plan() };
-    for (bytes, named) in [
-        (Some(0), Some("the stream beside it carried nothing (3 times)")),
+    let of = |bytes, still| Some(Received { bytes, still });
+    for (received, named) in [
+        (of(0, 1.0), Some("the stream beside it carried nothing (3 times)")),
+        // It flowed in the first of six half seconds.
+        (of(5000, 5.0 / 6.0), Some("the stream beside it stood still for 83.3 % of the time (3 times)")),
+        (of(5000, 0.5), Some("the stream beside it stood still for 50.0 % of the time (3 times)")),
         (None, Some("the stream beside it did not say what it carried (3 times)")),
-        (Some(u64::MAX), Some("the agent gave a number of bytes of a stream of 18446744073709551615")),
-        (Some(5000), None),
+        (of(u64::MAX, 0.0), Some("the agent gave a number of bytes of a stream of 18446744073709551615")),
+        (of(5000, -1.0), Some("the agent gave a share of the time of a stream of -1, which cannot be")),
+        (of(5000, 0.25), None),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let receiving = |request: &Request| match honest(request) {
-            Reply::Stopped(stopped) => Some(Reply::Stopped(Stopped { bytes, ..stopped })),
+            Reply::Stopped(stopped) => Some(Reply::Stopped(Stopped { received, ..stopped })),
             reply => Some(reply),
         };
         let record = scripted_with(&folder.path().join("survey.json"), &beside, &receiving).unwrap().record;
         let to_b = record.series.iter().find(|it| it.key.receiver == "b" && it.key.metric == Metric::Latency);
         let carried = to_b.map(|series| series.samples.iter().map(|it| it.stream_bytes).collect::<Vec<_>>());
-        assert_eq!(carried, named.is_none().then(|| vec![bytes; SAMPLES]));
+        assert_eq!(carried, named.is_none().then(|| vec![received.map(|it| it.bytes); SAMPLES]));
         let skipped: Vec<_> = record.skipped.iter().filter(|it| it.name.starts_with("a → b: latency")).collect();
         assert_eq!(skipped.len(), usize::from(named.is_some()), "{skipped:?}");
         assert!(named.is_none_or(|named| skipped[0].reason.contains(named)), "{skipped:?}");

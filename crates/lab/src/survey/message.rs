@@ -187,8 +187,17 @@ pub struct Stopped {
     pub processor_time: u64,
     /// Why what was measured with it does not count, if it does not: it had ended before, or did not go fast.
     pub complaint: Option<String>,
-    /// Bytes that a [`Server::Sink`] got; `None` of another job, or if it did not say.
-    pub bytes: Option<u64>,
+    /// What a [`Server::Sink`] got; `None` of another job, or if it did not say.
+    pub received: Option<Received>,
+}
+
+/// What a stream beside a measurement came to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Received {
+    /// Bytes that came.
+    pub bytes: u64,
+    /// Share of the time in which none came, from 0 to 1.
+    pub still: f64,
 }
 
 /// Why an answer is not believed.
@@ -259,13 +268,16 @@ impl Reading {
     }
 }
 
-/// Whether a stream can have carried so many bytes in `elapsed` seconds.
+/// Whether a stream can have come to this in `elapsed` seconds.
 ///
 /// # Errors
 /// It cannot.
-pub fn check_stream(bytes: u64, elapsed: f64) -> Result<(), Lie> {
-    let possible = bytes as f64 <= elapsed.max(0.1) * FASTEST;
-    if possible { Ok(()) } else { Err(Lie { what: "a number of bytes of a stream", value: bytes.to_string() }) }
+pub fn check_stream(Received { bytes, still }: Received, elapsed: f64) -> Result<(), Lie> {
+    if bytes as f64 > elapsed.max(0.1) * FASTEST {
+        return Err(Lie { what: "a number of bytes of a stream", value: bytes.to_string() });
+    }
+    let possible = (0.0..=1.0).contains(&still);
+    if possible { Ok(()) } else { Err(Lie { what: "a share of the time of a stream", value: still.to_string() }) }
 }
 
 /// Whether programs can have taken so many ns of processors in `elapsed` seconds.

@@ -4,10 +4,13 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::endpoints::Place;
-use super::message::{Amount, Client, Reading, Reply, Request, Server, Stopped, check_processor_time, check_stream};
+use super::message::{
+    Amount, Client, Reading, Received, Reply, Request, Server, Stopped, check_processor_time, check_stream,
+};
 use super::record::{Key, Load, Metric, Sample, Tool};
 use super::remote::{AgentError, Remote};
 use crate::record::now_with_milliseconds;
+use crate::unit::digits;
 
 /// How long a server may take to be started, or stopped.
 const SERVER: Duration = Duration::from_secs(45);
@@ -17,6 +20,8 @@ const SLACK: Duration = Duration::from_secs(60);
 const TRANSFER: Duration = Duration::from_secs(180);
 /// How much longer than a measurement the stream beside it is to last, in seconds.
 const STREAM: u32 = 120;
+/// A stream that carries nothing for this share of the time, or longer, is none.
+const STILL: f64 = 0.5;
 
 /// Bytes in writes of `size` that take about a third of a second on one computer, where a write takes 5 µs and each
 /// byte 0.8 ns.
@@ -66,12 +71,18 @@ enum Part {
     Sink,
 }
 
-/// What a stream has carried. Beside one that carries nothing, a latency would be that of an idle network.
-fn carried(bytes: Option<u64>, elapsed: f64) -> Result<u64, Trouble> {
-    let none = || Trouble::Failed("the stream beside it did not say what it carried".to_string());
-    let bytes = bytes.ok_or_else(none)?;
-    check_stream(bytes, elapsed).map_err(|lie| Trouble::Failed(lie.to_string()))?;
-    if bytes == 0 { Err(Trouble::Failed("the stream beside it carried nothing".to_string())) } else { Ok(bytes) }
+/// What a stream has carried. Beside one that stands still, a latency would be that of an idle network.
+fn carried(received: Option<Received>, elapsed: f64) -> Result<u64, Trouble> {
+    let failed = |what: String| Trouble::Failed(format!("the stream beside it {what}"));
+    let received = received.ok_or_else(|| failed("did not say what it carried".to_string()))?;
+    check_stream(received, elapsed).map_err(|lie| Trouble::Failed(lie.to_string()))?;
+    match received {
+        Received { bytes: 0, .. } => Err(failed("carried nothing".to_string())),
+        Received { still, .. } if still >= STILL => {
+            Err(failed(format!("stood still for {} % of the time", digits(still * 100.0))))
+        }
+        Received { bytes, .. } => Ok(bytes),
+    }
 }
 
 impl Agents {
@@ -113,7 +124,7 @@ impl Agents {
                 }
                 (Part::Receiver, _) => sample.receiver_time = stopped.processor_time,
                 (Part::Via, _) => sample.via_time = Some(stopped.processor_time),
-                (Part::Sink, _) => sample.stream_bytes = Some(carried(stopped.bytes, elapsed)?),
+                (Part::Sink, _) => sample.stream_bytes = Some(carried(stopped.received, elapsed)?),
                 (Part::Stream, _) => {}
             }
         }

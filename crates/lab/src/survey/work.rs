@@ -279,15 +279,15 @@ impl<'a> Work<'a> {
                         proven(session.as_ref(), child.pid(), Rule::Loaded, 0.0).err().map(|error| error.to_string())
                     }
                 };
-                let bytes = if does == Does::Receive { iperf3::received(&child.printed()) } else { None };
-                Ok(Stopped { processor_time: nanoseconds(ended.processor_time), complaint, bytes })
+                let received = if does == Does::Receive { iperf3::received(&child.printed()) } else { None };
+                Ok(Stopped { processor_time: nanoseconds(ended.processor_time), complaint, received })
             }
             Job::Relay { stop, thread } => {
                 stop.store(true, Ordering::Relaxed);
                 let ended = thread.join().map_err(|_| anyhow!("the relay failed"))??;
                 let processor_time = ended.map_or(0, |ended| nanoseconds(ended.processor_time));
                 let complaint = ended.is_none().then(|| "nothing came to the relay".to_string());
-                Ok(Stopped { processor_time, complaint, bytes: None })
+                Ok(Stopped { processor_time, complaint, received: None })
             }
         }
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde::Deserialize;
 
 use super::NotRead;
-use crate::survey::message::Amount;
+use crate::survey::message::{Amount, Received};
 use crate::survey::record::Tool;
 
 /// What is read from a client's JSON.
@@ -74,10 +74,15 @@ pub fn sink(command: &mut Command, at: IpAddr, port: u16) {
     command.args(["--json", "--interval", "0.5"]);
 }
 
-/// Bytes that a [`sink`] got, by what it printed; `None` if it does not say.
-pub fn received(text: &str) -> Option<u64> {
+/// What a [`sink`] got, by what it printed; `None` if it does not say.
+pub fn received(text: &str) -> Option<Received> {
     let Progress { intervals } = serde_json::from_str(text).ok()?;
-    intervals.iter().map(|it| it.sum.bytes).try_fold(0u64, u64::checked_add)
+    let bytes = intervals.iter().map(|it| it.sum.bytes).try_fold(0u64, u64::checked_add)?;
+    let seconds = |is_such: fn(&Sum) -> bool| -> f64 {
+        intervals.iter().map(|it| &it.sum).filter(|it| is_such(it)).map(|it| it.seconds).sum()
+    };
+    let (all, still) = (seconds(|_| true), seconds(|it| it.bytes == 0));
+    Some(Received { bytes, still: if all > 0.0 { still / all } else { 1.0 } })
 }
 
 /// Arguments of a client.
@@ -170,8 +175,10 @@ mod tests {
         let printed = |sums: &[String]| {
             format!(r#"{{ "intervals": [{}], "end": {{}}, "error": "the client has closed" }}"#, sums.join(","))
         };
-        assert_eq!(received(&printed(&[sum("5000"), sum("7000")])), Some(12_000));
-        assert_eq!(received(&printed(&[])), Some(0));
+        let got = |sums: &[&str]| received(&printed(&sums.iter().map(|bytes| sum(bytes)).collect::<Vec<_>>()));
+        assert_eq!(got(&["5000", "7000"]), Some(Received { bytes: 12_000, still: 0.0 }));
+        assert_eq!(got(&["0", "7000", "0", "0"]), Some(Received { bytes: 7000, still: 0.75 }));
+        assert_eq!(got(&[]), Some(Received { bytes: 0, still: 1.0 }));
         assert_eq!(received(&printed(&[sum("-1")])), None);
         assert_eq!(received(&printed(&[sum("18446744073709551615"), sum("1")])), None);
         assert_eq!(received("{}"), None);
