@@ -4,7 +4,8 @@ use fastrand::Rng;
 
 use super::question::{Choice, Objective, Question, Stage};
 use super::verdict::{TIE, Verdict};
-use crate::bootstrap::{self, Interval};
+use crate::bootstrap::{self, CONFIDENCE, Interval};
+use crate::statistic::{mean, student};
 
 /// Draws of one interval.
 const DRAWS: usize = 300;
@@ -13,8 +14,6 @@ const DRAWS: usize = 300;
 pub const FEWEST: usize = 5;
 /// Steps between two measured sizes at which the ways are compared.
 const STEPS: u32 = 4;
-/// So many standard deviations of a normal distribution reach from its middle to either end of its middle 95 %.
-const REACH: f64 = 1.959_963_984_540_054;
 const SEED: u64 = 0x6164_7669_7365;
 
 /// What is to be done, by size.
@@ -78,11 +77,11 @@ pub struct Gain {
 /// Answers a question as far as it was measured; `None` if no size has all its ways.
 pub fn of(question: &Question) -> Option<Answer> {
     let measured = question.sizes();
-    let errors = errors(question, &measured);
+    let reaches = reaches(question, &measured);
     // Between sizes a way is predicted, whose error is known only if there was one to leave out.
-    let is_known = errors.iter().all(Option::is_some);
+    let is_known = reaches.iter().all(Option::is_some);
     let sizes = if is_known { with_steps(&measured) } else { measured.clone() };
-    let decided = sizes.iter().filter_map(|size| decide(question, &errors, *size));
+    let decided = sizes.iter().filter_map(|size| decide(question, &reaches, *size));
     let mut ranges: Vec<Range> = Vec::new();
     for decided in decided {
         let size = (decided.size > 0).then_some(decided.size);
@@ -136,16 +135,16 @@ impl Gain {
     }
 }
 
-/// The choice at one size; `None` outside of what was measured.
-pub fn decide(question: &Question, errors: &[Option<f64>], size: u64) -> Option<Decided> {
+/// The choice at one size, with the [`reaches`] of predictions; `None` outside of what was measured.
+pub fn decide(question: &Question, reaches: &[Option<f64>], size: u64) -> Option<Decided> {
     let is_measured = question.ways.iter().all(|way| way.curve.at(size).is_some());
     let (default, others) = question.ways.split_first()?;
     let mut ways = Vec::new();
-    for (way, error) in others.iter().zip(errors) {
+    for (way, reach) in others.iter().zip(reaches) {
         let costs = [default.curve.predict(size)?, way.curve.predict(size)?];
         let interval = drawn(default, way, size).map(|interval| {
-            let error = if is_measured { 0.0 } else { error.unwrap_or(0.0) * REACH };
-            widened(interval, costs[0] / costs[1], error)
+            let reach = if is_measured { 0.0 } else { reach.unwrap_or(0.0) };
+            widened(interval, costs[0] / costs[1], reach)
         });
         let samples = default.curve.fewest(size)?.min(way.curve.fewest(size)?);
         ways.push(Gain { name: way.name.clone(), times: costs[0] / costs[1], interval, samples, costs });
@@ -177,24 +176,31 @@ fn drawn(default: &Choice, way: &Choice, size: u64) -> Option<Interval> {
     bootstrap::middle((0..DRAWS).filter_map(draw).collect())
 }
 
-/// An interval with that of the prediction's error added, which holds the error as often. Independent errors add so, in
+/// An interval with that of the prediction's error added, which reaches so far. Independent errors add so, in
 /// logarithms.
-fn widened(interval: Interval, gain: f64, error: f64) -> Interval {
-    let reach = |end: f64| (end / gain).ln().hypot(error);
-    Interval { low: gain * (-reach(interval.low)).exp(), high: gain * reach(interval.high).exp() }
+fn widened(interval: Interval, gain: f64, reach: f64) -> Interval {
+    let both = |end: f64| (end / gain).ln().hypot(reach);
+    Interval { low: gain * (-both(interval.low)).exp(), high: gain * both(interval.high).exp() }
 }
 
-/// For each way but the default: by how much its gain is off where a measured size is left out and predicted from its
-/// neighbours (root mean square of logarithms). The gaps are twice as wide then as those that are bridged, so the error
-/// is rather too large. `None` if no size has neighbours on both sides.
-pub fn errors(question: &Question, measured: &[u64]) -> Vec<Option<f64>> {
+/// For each way but the default: how far from its predicted gain, to either side, 95 % of gains are, in logarithms. It
+/// comes from the errors where a measured size is left out and predicted from its neighbours. The gaps are twice as
+/// wide then as those that are bridged, so it is rather too far. `None` if no size has neighbours on both sides.
+pub fn reaches(question: &Question, measured: &[u64]) -> Vec<Option<f64>> {
     let Some((default, others)) = question.ways.split_first() else { return Vec::new() };
     let of_way = |way: &Choice| {
         let inner = measured.get(1..measured.len().saturating_sub(1)).unwrap_or_default();
         let squares: Vec<f64> = inner.iter().filter_map(|size| Some(left_out(default, way, *size)?.powi(2))).collect();
-        (!squares.is_empty()).then(|| (squares.iter().sum::<f64>() / squares.len() as f64).sqrt())
+        Some(mean(&squares)?.sqrt() * student(freedom(squares.len()), CONFIDENCE))
     };
     others.iter().map(of_way).collect()
+}
+
+/// Degrees of freedom of so many errors. Two neighbours are predicted from each other, so that they say less than two
+/// independent errors. This is what F. Satterthwaite's rule (1946) comes to for straight lines between sizes that are
+/// two to four times apart, rounded down.
+fn freedom(errors: usize) -> f64 {
+    (errors + 1) as f64 / 2.0
 }
 
 /// The logarithm of the predicted gain over the measured one, at a size that is left out.

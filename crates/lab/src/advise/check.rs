@@ -281,9 +281,9 @@ pub fn compare(asked: &[Asked], measured: &[Question]) -> Cases {
     let mut cases = Vec::new();
     for (record, question) in asked {
         let Some(found) = measured.iter().find(|it| key(it) == key(question)) else { continue };
-        let errors = answer::errors(question, &question.sizes());
+        let reaches = answer::reaches(question, &question.sizes());
         for size in found.sizes().into_iter().filter(|size| !question.sizes().contains(size)) {
-            let decided = answer::decide(question, &errors, size);
+            let decided = answer::decide(question, &reaches, size);
             cases.extend(decided.and_then(|decided| case(record, question, found, &decided)));
         }
     }
