@@ -4,14 +4,21 @@ use std::f64::consts::FRAC_PI_2;
 
 /// The middle value, or the mean of the middle two; `None` of nothing.
 pub fn median(samples: &[f64]) -> Option<f64> {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(sorted[middle]),
-        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    median_in_place(&mut samples.to_vec())
+}
+
+/// As [`median`], of samples that may be put into another order.
+pub fn median_in_place(samples: &mut [f64]) -> Option<f64> {
+    let (count, middle) = (samples.len(), samples.len() / 2);
+    if count == 0 {
+        return None;
     }
+    let (below, above, _) = samples.select_nth_unstable_by(middle, f64::total_cmp);
+    if count % 2 == 1 {
+        return Some(*above);
+    }
+    let below = below.iter().copied().max_by(f64::total_cmp)?;
+    Some((below + *above) / 2.0)
 }
 
 /// The least and the greatest value; `None` of nothing.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fastrand::Rng;
 
 use super::record::{Effect, Key, Kind, Load, Metric, Observation, ObservationName, SurveyRecord, TwoWay, Verdict};
-use crate::bootstrap::{self, Interval, redraw};
+use crate::bootstrap::{self, Interval, redrawn_median};
 use crate::launcher::Side;
 use crate::statistic::median;
 use crate::unit::digits;
@@ -33,12 +33,25 @@ struct Pair {
 pub fn observe(record: &SurveyRecord) -> Vec<Observation> {
     let throughput = pairs(record, Metric::Throughput);
     let latency = pairs(record, Metric::Latency);
+    // The samples of other sizes would be drawn in vain.
+    let ends = of_sizes(&throughput, |at, count| at == 0 || at + 1 == count);
+    let least_size = of_sizes(&latency, |at, _| at == 0);
     [
-        judge(ObservationName::GrowthFollowsSender, &throughput, growth),
+        judge(ObservationName::GrowthFollowsSender, &ends, growth),
         judge(ObservationName::MaximumFollowsReceiver, &throughput, maximum),
-        judge(ObservationName::LatencyFollowsReceiver, &latency, least),
+        judge(ObservationName::LatencyFollowsReceiver, &least_size, least),
     ]
     .into()
+}
+
+/// The pairs with the samples of these sizes alone, of so many.
+fn of_sizes(pairs: &[Pair], is_one: fn(usize, usize) -> bool) -> Vec<Pair> {
+    let pair = |pair: &Pair| {
+        let count = pair.samples.len();
+        let samples = pair.samples.iter().enumerate().filter(|(at, _)| is_one(*at, count));
+        Pair { samples: samples.map(|(_, samples)| samples.clone()).collect(), ..*pair }
+    };
+    pairs.iter().map(pair).collect()
 }
 
 /// The greatest size's throughput over the least's.
@@ -98,16 +111,23 @@ fn judge(name: ObservationName, pairs: &[Pair], figure: fn(&[f64]) -> Option<f64
              the same sizes, and two sizes of throughput",
         );
     };
-    let Some(model) = with_intervals(&fit, pairs, figure) else {
-        return open("the samples are too few for an interval");
-    };
     let sender_decides = name == ObservationName::GrowthFollowsSender;
     // How much more the named end decides than the other end.
     let more = |fit: &Fit| {
         if sender_decides { fit.sender.abs() - fit.receiver.abs() } else { fit.receiver.abs() - fit.sender.abs() }
     };
-    let Some(Interval { low, high }) = interval(pairs, figure, more) else {
+    let Some([sender, receiver, Interval { low, high }]) =
+        intervals(pairs, figure, |fit| [fit.sender, fit.receiver, more(fit)])
+    else {
         return open("the samples are too few for an interval");
+    };
+    let effect = |value: f64, Interval { low, high }: Interval| Effect { value, low, high };
+    let model = TwoWay {
+        sender: effect(fit.sender, sender),
+        receiver: effect(fit.receiver, receiver),
+        residual: fit.residual,
+        explained: fit.explained,
+        pairs: pairs.len(),
     };
     let named = if sender_decides { model.sender } else { model.receiver };
     let must_rise = name == ObservationName::LatencyFollowsReceiver;
@@ -144,49 +164,51 @@ fn text(name: ObservationName, model: &TwoWay) -> String {
     )
 }
 
-fn with_intervals(fit: &Fit, pairs: &[Pair], figure: fn(&[f64]) -> Option<f64>) -> Option<TwoWay> {
-    let effect = |value: f64, of: fn(&Fit) -> f64| {
-        let Interval { low, high } = interval(pairs, figure, of)?;
-        Some(Effect { value, low, high })
-    };
-    Some(TwoWay {
-        sender: effect(fit.sender, |fit| fit.sender)?,
-        receiver: effect(fit.receiver, |fit| fit.receiver)?,
-        residual: fit.residual,
-        explained: fit.explained,
-        pairs: pairs.len(),
-    })
-}
-
-fn interval(pairs: &[Pair], figure: fn(&[f64]) -> Option<f64>, of: impl Fn(&Fit) -> f64) -> Option<Interval> {
+/// The intervals of statistics of fits, all by the same draws.
+fn intervals<const N: usize>(
+    pairs: &[Pair],
+    figure: fn(&[f64]) -> Option<f64>,
+    of: impl Fn(&Fit) -> [f64; N],
+) -> Option<[Interval; N]> {
     let mut strata: BTreeMap<(bool, bool), Vec<&Pair>> = BTreeMap::new();
     for pair in pairs {
         strata.entry((pair.sender_is_card, pair.receiver_is_card)).or_default().push(pair);
     }
+    let (mut rows, mut medians, mut drawn) = (Vec::new(), Vec::new(), Vec::new());
     bootstrap::of(&mut Rng::with_seed(SEED), |rng| {
-        let mut drawn = Vec::with_capacity(pairs.len());
+        rows.clear();
         for stratum in strata.values() {
-            let stratum: Vec<&Pair> = redraw(rng, stratum).collect();
-            for pair in stratum {
-                let samples = pair.samples.iter().map(|samples| redraw(rng, samples).collect()).collect();
-                drawn.push(Pair { samples, ..*pair });
+            for _ in stratum {
+                let pair = stratum[rng.usize(..stratum.len())];
+                medians.clear();
+                for samples in &pair.samples {
+                    medians.push(redrawn_median(rng, samples, &mut drawn)?);
+                }
+                rows.push(row(pair, figure(&medians)?)?);
             }
         }
-        fit(&drawn, figure).map(|fit| of(&fit))
+        fit_to(&rows).map(|fit| of(&fit))
     })
 }
 
-/// Least squares with two regressors that are 0 or 1. `None` unless both kinds stand at both ends.
+/// The figure of a pair as it goes into the fit: whether the sender is a SmartNIC, whether the receiver is, and the
+/// logarithm.
+fn row(pair: &Pair, figure: f64) -> Option<[f64; 3]> {
+    let flag = |flag| f64::from(u8::from(flag));
+    let value = figure.ln();
+    value.is_finite().then_some([flag(pair.sender_is_card), flag(pair.receiver_is_card), value])
+}
+
 fn fit(pairs: &[Pair], figure: fn(&[f64]) -> Option<f64>) -> Option<Fit> {
-    let rows: Vec<[f64; 3]> = pairs
-        .iter()
-        .map(|pair| {
-            let medians: Vec<f64> = pair.samples.iter().map(|samples| median(samples)).collect::<Option<_>>()?;
-            let flag = |flag| f64::from(u8::from(flag));
-            let value = figure(&medians)?.ln();
-            value.is_finite().then_some([flag(pair.sender_is_card), flag(pair.receiver_is_card), value])
-        })
-        .collect::<Option<_>>()?;
+    let of_pair = |pair: &Pair| {
+        let medians: Vec<f64> = pair.samples.iter().map(|samples| median(samples)).collect::<Option<_>>()?;
+        row(pair, figure(&medians)?)
+    };
+    fit_to(&pairs.iter().map(of_pair).collect::<Option<Vec<_>>>()?)
+}
+
+/// Least squares with two regressors that are 0 or 1. `None` unless both kinds stand at both ends.
+fn fit_to(rows: &[[f64; 3]]) -> Option<Fit> {
     if rows.len() < 4 {
         return None;
     }
@@ -210,6 +232,8 @@ fn fit(pairs: &[Pair], figure: fn(&[f64]) -> Option<f64>) -> Option<Fit> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::survey::record::Series;
     use crate::survey::record::tests::example;
@@ -335,6 +359,21 @@ mod tests {
         assert_eq!(pairs(&record, Metric::Throughput).len(), 2);
         record.series = measured([64, 1024]);
         assert_eq!(pairs(&record, Metric::Throughput), [], "neither has all sizes");
+    }
+
+    /// A survey may have tens of thousands of samples, all of which are drawn two thousand times.
+    #[test]
+    fn all_intervals_are_of_the_same_draws() {
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
+        fn counted(medians: &[f64]) -> Option<f64> {
+            CALLS.fetch_add(1, Ordering::Relaxed);
+            maximum(medians)
+        }
+        let pairs = made(0.05, |_, receiver, _| 1e9 * factor(receiver, 0.4));
+        judge(ObservationName::MaximumFollowsReceiver, &pairs, counted);
+        assert_eq!(CALLS.load(Ordering::Relaxed), pairs.len() * (1 + 2000));
+        let sizes = |is_one| of_sizes(&pairs, is_one).iter().map(|pair| pair.samples.len()).max();
+        assert_eq!((sizes(|at, _| at == 0), sizes(|at, count| at + 1 == count)), (Some(1), Some(1)));
     }
 
     #[test]
