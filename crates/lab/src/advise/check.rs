@@ -137,8 +137,8 @@ fn asked(evidence: &Evidence, survey: Option<&str>) -> Vec<Asked> {
         surveys: evidence.surveys.iter().filter(|it| Some(it.name.as_str()) == survey).cloned().collect(),
         checks: Vec::new(),
     };
-    let newest = super::newest(&here);
-    newest.into_values().map(|asked| (asked.record.to_string(), asked.question)).collect()
+    let newest = super::newest(&here).into_values().filter(|asked| asked.question.has_ways());
+    newest.map(|asked| (asked.record.to_string(), asked.question)).collect()
 }
 
 /// What a record of an earlier run of this check has, if there is one.

@@ -99,7 +99,9 @@ fn newest(evidence: &Evidence) -> BTreeMap<Key, Asked<'_>> {
     for asked in asked(evidence) {
         let question = &asked.question;
         let key = (asked.site.clone(), question.stage, question.route.clone(), question.objective);
-        if newest.get(&key).is_none_or(|other| other.rank < asked.rank) {
+        // What cannot be answered takes no answer's place.
+        let worth = (question.has_ways(), asked.rank);
+        if newest.get(&key).is_none_or(|other| (other.question.has_ways(), other.rank) < worth) {
             newest.insert(key, asked);
         }
     }
@@ -195,7 +197,7 @@ fn missing(asked: &BTreeMap<Key, Asked>) -> Vec<Missing> {
             missing.push(Missing { stage, what, remedy: stage.remedy().to_string() });
         }
     }
-    let has_gpu = |question: &Question| question.ways.iter().any(|way| way.name.starts_with("GPU"));
+    let has_gpu = |it: &Question| it.ways.iter().chain(&it.unusable).any(|way| way.name.starts_with("GPU"));
     let mut receivers = of_stage(Stage::Checksum).peekable();
     if receivers.peek().is_some() && !receivers.any(has_gpu) {
         let [one, other] = Way::GPU.map(Way::name);
@@ -209,7 +211,7 @@ fn missing(asked: &BTreeMap<Key, Asked>) -> Vec<Missing> {
         let sizes = question.sizes();
         let samples = |way: &question::Choice| sizes.iter().filter_map(|size| way.curve.fewest(*size)).min();
         let fewest = question.ways.iter().filter_map(samples).min();
-        if sizes.is_empty() {
+        if question.has_ways() && sizes.is_empty() {
             let ways: Vec<&str> = question.ways.iter().map(|way| way.name.as_str()).collect();
             missing.push(Missing {
                 stage: question.stage,
@@ -217,16 +219,15 @@ fn missing(asked: &BTreeMap<Key, Asked>) -> Vec<Missing> {
                 remedy: question.stage.remedy().to_string(),
             });
         }
-        for way in question.ways.iter().filter(|way| !way.curve.refused().is_empty()) {
-            let all = way.curve.refused().iter().map(|bytes| size(*bytes)).collect::<Vec<_>>().join(", ");
-            missing.push(Missing {
-                stage: question.stage,
-                what: format!(
-                    "costs above 0 of {}, {}, at {all}: {record} has a sample that is none",
-                    question.route, way.name
-                ),
-                remedy: question.stage.remedy().to_string(),
-            });
+        let unusable = question.unusable.iter().map(|way| (way, "; no size of it can be used, so it is no way"));
+        let refused = question.ways.iter().filter(|way| !way.curve.refused().is_empty()).map(|way| (way, ""));
+        for (way, and) in refused.chain(unusable) {
+            let all = way.curve.refused().iter().filter(|bytes| **bytes > 0).map(|bytes| size(*bytes));
+            let all = all.collect::<Vec<_>>().join(", ");
+            let at = if all.is_empty() { all } else { format!(", at {all}") };
+            let Question { stage, route, .. } = question;
+            let what = format!("costs above 0 of {route}, {}{at}: {record} has a sample that is none{and}", way.name);
+            missing.push(Missing { stage: *stage, what, remedy: stage.remedy().to_string() });
         }
         if let Some(fewest) = fewest.filter(|fewest| *fewest < FEWEST) {
             let have = counted(fewest as u32, "sample");

@@ -93,8 +93,10 @@ pub struct Question {
     pub route: String,
     /// What is weighed.
     pub objective: Objective,
-    /// The ways, the default first.
+    /// The ways, the default first; none if what could be used leaves nothing to choose.
     pub ways: Vec<Choice>,
+    /// Ways that were measured, but at no size that can be used.
+    pub unusable: Vec<Choice>,
 }
 
 /// A way to do it.
@@ -112,12 +114,20 @@ pub struct Choice {
     pub surveyed: Option<Key>,
 }
 
-/// Questions with a default and at least one other way, without the ways that were not measured.
+/// Questions with a default and at least one other way, without the ways that were not measured, and those with ways
+/// that cannot be used.
 pub(super) fn answerable(mut all: Vec<Question>) -> Vec<Question> {
-    // Without the default there is nothing that a gain would be a gain over.
-    all.retain(|question| question.ways.first().is_some_and(Choice::is_measured));
-    all.iter_mut().for_each(|question| question.ways.retain(Choice::is_measured));
-    all.retain(|question| question.ways.len() > 1);
+    for question in &mut all {
+        let has_default = question.ways.first().is_some_and(Choice::is_measured);
+        let ways = std::mem::take(&mut question.ways).into_iter();
+        (question.ways, question.unusable) = ways.partition(Choice::is_measured);
+        question.unusable.retain(|way| !way.curve.refused().is_empty());
+        // Without the default there is nothing that a gain would be a gain over.
+        if !has_default || question.ways.len() < 2 {
+            question.ways.clear();
+        }
+    }
+    all.retain(|question| question.has_ways() || !question.unusable.is_empty());
     all
 }
 
@@ -177,9 +187,14 @@ impl Question {
         first.filter(|size| self.ways.iter().all(|way| has(way, *size))).collect()
     }
 
+    /// Whether there is something to choose.
+    pub fn has_ways(&self) -> bool {
+        !self.ways.is_empty()
+    }
+
     /// Whether it rests on a survey.
     pub fn is_surveyed(&self) -> bool {
-        self.ways.iter().any(|way| way.surveyed.is_some())
+        self.ways.iter().chain(&self.unusable).any(|way| way.surveyed.is_some())
     }
 
     /// The groups of all measurements that its ways rest on.
@@ -237,6 +252,7 @@ fn transport(source: &Source) -> Vec<Question> {
             source.choice(suite, "kernel TCP", group, KERNEL),
             source.choice(suite, "shared memory", group, UNDERPASS),
         ],
+        unusable: Vec::new(),
     });
     let applications = source.0.iter().filter(|it| it.suite == "apps" && !it.name.ends_with(load::P99)).map(|it| {
         let choice = |name: &str, side: OneSide| without_size(name, it, side);
@@ -246,6 +262,7 @@ fn transport(source: &Source) -> Vec<Question> {
             route: it.name.strip_suffix(load::PROCESSOR_TIME).unwrap_or(&it.name).to_string(),
             objective: if is_time { Objective::Processor } else { Objective::Throughput },
             ways: vec![choice("kernel TCP", KERNEL), choice("shared memory", UNDERPASS)],
+            unusable: Vec::new(),
         }
     });
     sized.into_iter().chain(applications).collect()
@@ -264,13 +281,15 @@ fn users(source: &Source) -> Vec<Question> {
         let those: Vec<&Measurement> = of_group(BETWEEN_USERS).filter(|it| it.unit == unit).collect();
         let those = Source(&those);
         let way = |name: &str, side| those.choice("broker", name, BETWEEN_USERS, side);
-        Question { stage: Stage::Broker, route: route.to_string(), objective, ways: ways(&way) }
+        let (stage, route) = (Stage::Broker, route.to_string());
+        Question { stage, route, objective, ways: ways(&way), unusable: Vec::new() }
     });
     let rates = [BETWEEN_USERS, ALONE].into_iter().flat_map(of_group).filter(|it| it.size.is_none()).map(|it| {
         let route =
             if it.group == ALONE { format!("{}: its server is not under Underpass", it.name) } else { it.name.clone() };
         let way = |name: &str, side| without_size(name, it, side);
-        Question { stage: Stage::Broker, route, objective: Objective::Throughput, ways: ways(&way) }
+        let (stage, objective) = (Stage::Broker, Objective::Throughput);
+        Question { stage, route, objective, ways: ways(&way), unusable: Vec::new() }
     });
     sized.into_iter().chain(rates).collect()
 }
@@ -284,6 +303,7 @@ fn protocol(source: &Source) -> Vec<Question> {
             route: format!("{} over memory, {work} in each", counted(count, "layer")),
             objective: Objective::Throughput,
             ways: vec![way("in line", Scheduler::InLine), way("thread", Scheduler::Threads)],
+            unusable: Vec::new(),
         }
     };
     towers.map(question).collect()
@@ -295,7 +315,8 @@ fn drivers(source: &Source) -> Vec<Question> {
     let [adaptive, event_driven, lazy] = driver::COMPLETION;
     let [as_it_pays, none, fixed @ .., all, _dummies] = driver::COPIES;
     let copies: Vec<&str> = [none, as_it_pays].into_iter().chain(fixed).chain([all]).collect();
-    let question = |stage, objective, ways| Question { stage, route: "veth pair".to_string(), objective, ways };
+    let route = || "veth pair".to_string();
+    let question = |stage, objective, ways| Question { stage, route: route(), objective, ways, unusable: Vec::new() };
     vec![
         question(
             Stage::Link,
@@ -328,6 +349,7 @@ fn receivers(source: &Source) -> Vec<Question> {
                 route: route(""),
                 objective: Objective::Throughput,
                 ways: allowed().map(throughput).collect(),
+                unusable: Vec::new(),
             });
             for beside in [false, true] {
                 let load = if beside { ", beside other load" } else { "" };
@@ -336,6 +358,7 @@ fn receivers(source: &Source) -> Vec<Question> {
                     route: route(load),
                     objective: Objective::Processor,
                     ways: allowed().map(|way| processor_time(source, socket, way, beside)).collect(),
+                    unusable: Vec::new(),
                 });
             }
         }
@@ -386,6 +409,7 @@ fn instructions(source: &Source) -> Vec<Question> {
             route: format!("{}, {}", task.title(), if is_hot { "data in the cache" } else { "data in no cache" }),
             objective: Objective::Throughput,
             ways: variants.map(way).collect(),
+            unusable: Vec::new(),
         }
     };
     tasks.map(question).collect()

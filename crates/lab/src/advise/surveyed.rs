@@ -45,6 +45,7 @@ fn transports(survey: &SurveyRecord) -> Vec<Question> {
             route: format!("{} {pair}", word(metric)),
             objective: if metric == Metric::Latency { Objective::Latency } else { Objective::Throughput },
             ways: vec![way("kernel TCP", &kernel), way("shared memory", &fast)],
+            unusable: Vec::new(),
         }
     };
     fast.keys().map(question).collect()
@@ -70,7 +71,8 @@ fn endpoints(survey: &SurveyRecord) -> Vec<Question> {
                 let (from, to) = if is_sent { (&*other.name, *system) } else { (*system, &*other.name) };
                 let objective = if metric == Metric::Latency { Objective::Latency } else { Objective::Throughput };
                 let route = format!("{} from {from} to {to}, kernel TCP", word(metric));
-                all.push(Question { stage: Stage::Endpoint, route, objective, ways: inside.iter().map(way).collect() });
+                let (stage, ways) = (Stage::Endpoint, inside.iter().map(way).collect());
+                all.push(Question { stage, route, objective, ways, unusable: Vec::new() });
             }
         }
     }
@@ -94,6 +96,7 @@ fn encryption(survey: &SurveyRecord) -> Vec<Question> {
         route: format!("a file over TLS from {sender} to {receiver}"),
         objective: Objective::Latency,
         ways: vias.into_iter().map(|(via, all)| of_series(via.unwrap_or(sender), all.into_iter())).collect(),
+        unusable: Vec::new(),
     };
     pairs.into_iter().map(question).collect()
 }

@@ -85,7 +85,7 @@ fn the_best_of_what_is_sure_is_chosen() {
         way("sure", &[70.0, 71.0, 69.0, 71.0, 69.0]),
     ];
     let (stage, route, objective) = (Stage::Link, "a link".to_string(), Objective::Latency);
-    let question = Question { stage, route, objective, ways };
+    let question = Question { stage, route, objective, ways, unusable: Vec::new() };
     let answer = answer::of(&question).unwrap();
     let [range] = &answer.ranges[..] else { panic!("{answer:?}") };
     assert_eq!((range.decided.choice.as_str(), range.decided.verdict), ("sure", Verdict::Better));
@@ -289,6 +289,43 @@ fn a_size_without_a_cost_is_named() {
     assert!(told.missing.iter().any(|it| it.what == what), "{:?}", told.missing);
 }
 
+/// A way that cannot be used at any size is none, and is named, also where nothing is left to choose.
+#[test]
+fn a_way_without_a_cost_is_named() {
+    let without_threads = |name: &str| {
+        let mut run = run(name, LEVEL, LEVEL);
+        let of_threads = curve(1, Work::Memcpy, Scheduler::Threads);
+        let those = run.record.measurements.iter_mut().filter(|it| it.group == of_threads);
+        those.for_each(|it| it.underpass = vec![0.0, 1e9].into());
+        run
+    };
+    let told = advice([without_threads("one")]);
+    let what = "costs above 0 of 1 layer over memory, memcpy in each, thread, at 1,024 B, 4 KiB, 16 KiB, 64 KiB: one \
+                has a sample that is none; no size of it can be used, so it is no way";
+    assert!(told.missing.iter().any(|it| it.what == what), "{:?}", told.missing);
+    assert!(told.answers.is_empty() && told.silent.is_empty(), "{told}");
+    // A newer record of which nothing can be used takes no older one's place.
+    let mut old = run("old", LEVEL, LEVEL);
+    old.record.date = "2020-01-01T00:00:00Z".to_string();
+    assert_eq!(advice([old, without_threads("new")]).answers[0].record, "old");
+
+    let way = |name: &str, cost: f64| {
+        let mut curve = cost::Curve::default();
+        curve.add(64, vec![cost; 5]);
+        Choice::new(name, name.to_string(), curve)
+    };
+    let of = |costs: [f64; 3]| {
+        let ways = costs.iter().zip(["default", "one", "other"]).map(|(cost, name)| way(name, *cost)).collect();
+        let (stage, route, objective) = (Stage::Link, "a link".to_string(), Objective::Latency);
+        let question = Question { stage, route, objective, ways, unusable: Vec::new() };
+        let all = super::question::answerable(vec![question]);
+        let names = |ways: &[Choice]| ways.iter().map(|way| way.name.clone()).collect::<Vec<_>>().join(" ");
+        all.iter().map(|it| (names(&it.ways), names(&it.unusable))).collect::<Vec<_>>()
+    };
+    assert_eq!(of([9.0, 0.0, 8.0]), [("default other".to_string(), "one".to_string())]);
+    assert_eq!(of([0.0, 7.0, 8.0]), [(String::new(), "default".to_string())], "nothing is a gain over nothing");
+}
+
 /// A fixed part and a part for each byte, which changes once, as at the end of a cache.
 #[test]
 fn a_size_between_others_is_predicted_by_their_line() {
@@ -334,7 +371,7 @@ fn is_within(rng: &mut fastrand::Rng, sizes: u32, off: f64, scatter: f64) -> boo
     };
     let ways = vec![way("default"), way("other")];
     let (stage, route, objective) = (Stage::Link, "a link".to_string(), Objective::Latency);
-    let question = Question { stage, route, objective, ways };
+    let question = Question { stage, route, objective, ways, unusable: Vec::new() };
     let decided = decide(&question, &reaches(&question, &question.sizes()), middle).unwrap();
     assert!(!decided.is_measured);
     decided.ways[0].interval.unwrap().contains(truth[0] / truth[1])
