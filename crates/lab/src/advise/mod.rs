@@ -31,7 +31,7 @@ pub struct Advice {
     pub answers: Vec<Sourced>,
     /// What was not measured.
     pub missing: Vec<Missing>,
-    /// Records that say nothing which a newer, or more complete, one of the same host does not say.
+    /// Records all of whose questions a newer, or more complete, one of the same host answers.
     pub passed_over: Vec<String>,
     /// Records in which there is nothing to choose.
     pub silent: Vec<String>,
@@ -87,25 +87,32 @@ pub fn of(evidence: &Evidence) -> Advice {
         let runs = evidence.runs.iter().filter(|it| is_run(it)).map(|it| &it.name);
         runs.chain(evidence.surveys.iter().filter(|it| is_survey(it)).map(|it| &it.name)).cloned().collect()
     };
+    let mut missing = missing(&newest);
+    missing.extend(ranked(evidence).values().flat_map(|all| displaced(all)));
     let unfinished = such(|it| !it.record.complete, |it| !it.record.complete);
     let quick = such(|it| it.record.quick, |it| it.record.head.plan.quick);
-    Advice { missing: missing(&newest), answers, passed_over, silent, unfinished, quick }
+    Advice { missing, answers, passed_over, silent, unfinished, quick }
 }
 
 /// Of each kind the newest question of a record that is complete, not of a quick run, and of enough samples to be sure;
 /// the newest of the others only where there is none.
 fn newest(evidence: &Evidence) -> BTreeMap<Key, Asked<'_>> {
-    let mut newest: BTreeMap<Key, Asked> = BTreeMap::new();
+    ranked(evidence).into_iter().filter_map(|(key, all)| Some((key, all.into_iter().next()?))).collect()
+}
+
+/// All questions of each kind, that which counts first.
+fn ranked(evidence: &Evidence) -> BTreeMap<Key, Vec<Asked<'_>>> {
+    let mut ranked: BTreeMap<Key, Vec<Asked>> = BTreeMap::new();
     for asked in asked(evidence) {
         let question = &asked.question;
         let key = (asked.site.clone(), question.stage, question.route.clone(), question.objective);
-        // What cannot be answered takes no answer's place.
-        let worth = (question.has_ways(), asked.rank);
-        if newest.get(&key).is_none_or(|other| (other.question.has_ways(), other.rank) < worth) {
-            newest.insert(key, asked);
-        }
+        ranked.entry(key).or_default().push(asked);
     }
-    newest
+    // What cannot be answered takes no answer's place.
+    let order =
+        |one: &Asked, other: &Asked| (other.question.has_ways(), other.rank).cmp(&(one.question.has_ways(), one.rank));
+    ranked.values_mut().for_each(|all| all.sort_by(order));
+    ranked
 }
 
 /// All questions that records have.
@@ -186,6 +193,40 @@ fn endpoints(survey: &Survey) -> String {
 fn site(survey: &Survey) -> String {
     let one = |it: &Endpoint| format!("{:?}", (&it.name, it.kind, &it.system, &it.emulation, it.host.machine()));
     format!("endpoints {}", survey.record.head.endpoints.iter().map(one).collect::<Vec<_>>().join(", "))
+}
+
+/// What the record that counts for a question lacks and another has, as after a run with `--only`: figures of two
+/// records are not compared with each other.
+fn displaced(all: &[Asked]) -> Vec<Missing> {
+    let Some((counts, others)) = all.split_first() else { return Vec::new() };
+    let question = &counts.question;
+    let (mut seen, mut displaced) = (BTreeSet::new(), Vec::new());
+    for other in others.iter().filter(|it| it.rank.is_full) {
+        let mut more = lacks(question, &other.question);
+        more.retain(|it| seen.insert(it.clone()));
+        if !more.is_empty() {
+            let Question { stage, route, .. } = question;
+            let (more, has, lacks) = (more.join(", "), other.record, counts.record);
+            displaced.push(Missing {
+                stage: *stage,
+                what: format!("{more} of {route}: {has} has that, and {lacks}, which counts, does not"),
+                remedy: format!("{}, all of it; or leave {lacks} out", stage.remedy()),
+            });
+        }
+    }
+    displaced
+}
+
+/// The ways of another question about the same that a question lacks, and the sizes of which it says nothing.
+fn lacks(question: &Question, other: &Question) -> Vec<String> {
+    let has = |way: &&question::Choice| question.ways.iter().any(|it| it.name == way.name);
+    let ways = other.ways.iter().filter(|way| !has(way)).map(|way| way.name.clone());
+    // Between three sizes or more the others are predicted.
+    let own = question.sizes();
+    let range = own.first().zip(own.last()).filter(|_| own.len() > 2);
+    let is_told = |size: &u64| own.contains(size) || range.is_some_and(|(low, high)| (low..=high).contains(&size));
+    let sizes = other.sizes().into_iter().filter(|bytes| *bytes > 0 && !is_told(bytes)).map(size);
+    ways.chain(sizes).collect()
 }
 
 fn missing(asked: &BTreeMap<Key, Asked>) -> Vec<Missing> {

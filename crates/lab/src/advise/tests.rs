@@ -150,6 +150,41 @@ fn the_newer_record_of_a_host_counts() {
     assert_eq!(advice.passed_over, ["old"]);
 }
 
+/// As a run with `--only` leaves it.
+#[test]
+fn what_a_newer_record_lacks_is_named() {
+    let (mut old, mut new) = (run("old", LEVEL, LEVEL), run("new", LEVEL, LEVEL));
+    old.record.date = "2020-01-01T00:00:00Z".to_string();
+    let displaced = |runs: [Run; 2]| {
+        let told = advice(runs);
+        assert_eq!(told.answers[0].record, "new");
+        told.missing.into_iter().filter(|it| it.what.contains("old has that")).collect::<Vec<_>>()
+    };
+    assert_eq!(displaced([old.clone(), new.clone()]), []);
+    new.record.measurements.retain(|it| it.size.is_some_and(|size| size < SIZES[2]));
+    let [only] = &displaced([old.clone(), new.clone()])[..] else { panic!("one is displaced") };
+    let what = "16 KiB, 64 KiB of 1 layer over memory, memcpy in each: old has that, and new, which counts, does not";
+    assert_eq!((only.stage, only.what.as_str()), (Stage::Layers, what));
+    assert_eq!(only.remedy, "underpass bench layers, all of it; or leave new out");
+    old.record.quick = true;
+    assert_eq!(displaced([old, new]), [], "what is not for quoting is no loss");
+
+    let way = |name: &str, sizes: &[u64]| {
+        let mut curve = cost::Curve::default();
+        sizes.iter().for_each(|size| curve.add(*size, vec![1.0; 5]));
+        Choice::new(name, name.to_string(), curve)
+    };
+    let of = |ways: Vec<Choice>| {
+        let (stage, route, objective) = (Stage::Link, "a link".to_string(), Objective::Latency);
+        Question { stage, route, objective, ways, unusable: Vec::new() }
+    };
+    let wide = of(["default", "one", "other"].map(|name| way(name, &[64, 128, 256])).into());
+    let narrow = |sizes: &[u64]| of(["default", "one"].map(|name| way(name, sizes)).into());
+    assert_eq!(lacks(&narrow(&[64, 120, 256]), &wide), ["other"], "128 B is predicted");
+    assert_eq!(lacks(&narrow(&[64, 256]), &wide), ["other", "128 B"]);
+    assert_eq!(lacks(&wide, &narrow(&[64, 256])), [""; 0]);
+}
+
 /// A host that was given another kernel is no second host.
 #[test]
 fn two_kernels_of_one_host_count_once() {
