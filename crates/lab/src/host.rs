@@ -5,6 +5,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 /// What about a host bears on the figures. What cannot be found out is absent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,6 +28,9 @@ pub struct Host {
     pub virtualised: Option<bool>,
     /// Mean number of runnable threads over the minute before the run: figures from a busy host are worth less.
     pub load: Option<f64>,
+    /// What tells the computer from others like it; absent in older records.
+    #[serde(default)]
+    pub identity: Option<String>,
 }
 
 impl Host {
@@ -47,10 +51,17 @@ impl Host {
             governor: line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             virtualised: value(&cpuinfo, "flags", ':').map(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
             load: line_of("/proc/loadavg").and_then(|line| line.split(' ').next()?.parse().ok()),
+            identity: line_of("/etc/machine-id").and_then(|id| identity(&id)),
         }
     }
 
-    /// The computer, without its kernel and the rest of its software, which change while it stays the same.
+    /// Whether it can be this computer that the other describes, as far as records tell computers apart that are alike.
+    pub fn can_be(&self, other: &Host) -> bool {
+        self.identity.as_ref().zip(other.identity.as_ref()).is_none_or(|(one, other)| one == other)
+    }
+
+    /// What computer it is, without its kernel and the rest of its software, which change while it stays the same.
+    /// Another one may be just like it; see [`Host::can_be`].
     pub fn machine(&self) -> String {
         let Host { architecture, processors, virtualised, .. } = self;
         let processor = self.processor.as_deref().unwrap_or(architecture);
@@ -60,7 +71,7 @@ impl Host {
 
     /// All texts.
     pub fn texts(&self) -> impl Iterator<Item = &String> {
-        let optional = [&self.system, &self.processor, &self.governor].into_iter().flatten();
+        let optional = [&self.system, &self.processor, &self.governor, &self.identity].into_iter().flatten();
         [&self.kernel, &self.architecture].into_iter().chain(optional)
     }
 }
@@ -85,6 +96,13 @@ impl fmt::Display for Host {
         }
         Ok(())
     }
+}
+
+/// What stands for a machine-id, which is not to be told itself (machine-id(5)); `None` of what is none.
+fn identity(id: &str) -> Option<String> {
+    let is_one = id.len() == 32 && id.bytes().all(|octet| octet.is_ascii_hexdigit());
+    let hash = Sha256::digest(format!("the computer of a record of underpass: {id}"));
+    is_one.then(|| hash.iter().take(8).map(|octet| format!("{octet:02x}")).collect())
 }
 
 /// Revision of the checkout in which the running executable lies, `-dirty` if files differ from it.
@@ -127,6 +145,17 @@ mod tests {
         assert_eq!(value(text, "model name", ':'), Some("A Processor"));
         assert_eq!(value(text, "absent", ':'), None);
         assert_eq!(kibibytes("2048 kB"), Some(2 << 20));
+    }
+
+    #[test]
+    fn a_computer_has_an_identity_that_does_not_tell_its_machine_id() {
+        let ids = ["0123456789abcdef0123456789abcdef", "0123456789abcdef0123456789abcdee"];
+        let [one, other] = ids.map(|id| identity(id).unwrap());
+        assert!(one != other && one.len() == 16 && !ids[0].contains(&one), "{one}");
+        assert_eq!([identity(""), identity("uninitialized")], [None, None]);
+        let like = |identity: Option<&str>| Host { identity: identity.map(str::to_string), ..Host::describe() };
+        assert!(like(Some("one")).can_be(&like(Some("one"))) && !like(Some("one")).can_be(&like(Some("other"))));
+        assert!(like(Some("one")).can_be(&like(None)) && like(None).can_be(&like(Some("one"))));
     }
 
     #[test]

@@ -127,11 +127,12 @@ fn check(asked: &[Asked], record: &Record, seed: u64) -> Check {
     }
 }
 
-/// The newest questions of each kind that can be measured here: those of hosts with the same processors, and those of
-/// the survey whose endpoints are there.
+/// The newest questions of each kind that can be measured here: those of hosts with the same processors that are not
+/// known to be others, and those of the survey whose endpoints are there.
 fn asked(evidence: &Evidence, survey: Option<&str>) -> Vec<Asked> {
     let here = Host::describe();
-    let is_same = |host: &Host| host.processor == here.processor && host.processors == here.processors;
+    let is_same =
+        |host: &Host| host.processor == here.processor && host.processors == here.processors && host.can_be(&here);
     let here = Evidence {
         runs: evidence.runs.iter().filter(|run| is_same(&run.record.host)).cloned().collect(),
         surveys: evidence.surveys.iter().filter(|it| Some(it.name.as_str()) == survey).cloned().collect(),
@@ -155,6 +156,12 @@ fn kept(path: &Path, options: &Options) -> Result<Option<Record>, CheckError> {
         ("--quick", before.quick.to_string(), now.quick.to_string()),
         ("host", host(&before.host), host(&now.host)),
     ];
+    if !before.host.can_be(&now.host) {
+        return Err(CheckError::OtherCheck {
+            path: path.into(),
+            what: "of another computer like this one".to_string(),
+        });
+    }
     let other = aspects.into_iter().find(|(_, before, now)| before != now);
     other.map_or(Ok(Some(before)), |(what, before, now)| {
         Err(CheckError::OtherCheck { path: path.into(), what: format!("its {what} is {before}, not {now}") })
@@ -402,6 +409,22 @@ mod tests {
         let (count, missing) = added("0.0.9");
         assert_eq!((count, missing.len()), (0, 1), "{missing:?}");
         assert!(missing[0].reason.starts_with("it is by Underpass 0.0.9, and this is "), "{missing:?}");
+    }
+
+    #[test]
+    fn a_check_does_not_go_on_with_figures_of_another_computer_like_this_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, options) = (folder.path().join("checked.json"), Options::new("/proc/self/exe"));
+        let mut record = Record::begin(options.samples, options.quick);
+        record.write_json(&path).unwrap();
+        assert!(kept(&path, &options).unwrap().is_some());
+        // A host without a machine-id can be any.
+        if record.host.identity.is_some() {
+            record.host.identity = Some("another".to_string());
+            record.write_json(&path).unwrap();
+            let error = kept(&path, &options).unwrap_err().to_string();
+            assert!(error.contains("another check (of another computer like this one)"), "{error}");
+        }
     }
 
     #[test]

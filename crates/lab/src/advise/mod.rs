@@ -17,6 +17,7 @@ pub mod verdict;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::evidence::{Evidence, Run, Survey};
+use crate::host::Host;
 use crate::record::{Measurement, Record};
 use crate::suite::checksum::table::Way;
 use crate::survey::record::{Endpoint, Head};
@@ -76,7 +77,7 @@ pub fn of(evidence: &Evidence) -> Advice {
     };
     let mut answers: Vec<Sourced> = newest.values().filter_map(sourced).collect();
     answers.sort_by_key(|it| it.answer.stage);
-    let asking: BTreeSet<&str> = asked(evidence).map(|it| it.record).collect();
+    let asking: BTreeSet<&str> = asked(evidence).iter().map(|it| it.record).collect();
     let heard: BTreeSet<&str> = newest.values().map(|it| it.record).collect();
     let named = |is_it: &dyn Fn(&str) -> bool| -> Vec<String> {
         evidence.names().filter(|name| is_it(name)).cloned().collect()
@@ -116,9 +117,10 @@ fn ranked(evidence: &Evidence) -> BTreeMap<Key, Vec<Asked<'_>>> {
 }
 
 /// All questions that records have.
-fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
+fn asked(evidence: &Evidence) -> Vec<Asked<'_>> {
+    let computers = Computers::of(evidence);
     let runs = evidence.runs.iter().flat_map(|run| {
-        let (host, site) = (run.record.host.to_string(), run.record.host.machine());
+        let (host, site) = (run.record.host.to_string(), computers.name(&run.record.host));
         questions(run).into_iter().map(move |it| Asked {
             record: &run.name,
             rank: Rank::of_run(run),
@@ -128,7 +130,7 @@ fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
         })
     });
     let surveys = evidence.surveys.iter().flat_map(|survey| {
-        let (host, site) = (endpoints(survey), site(survey));
+        let (host, site) = (endpoints(survey), site(survey, &computers));
         surveyed::of_survey(survey).into_iter().map(move |it| Asked {
             record: &survey.name,
             rank: Rank::of_survey(survey),
@@ -137,7 +139,30 @@ fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
             question: it,
         })
     });
-    runs.chain(surveys)
+    runs.chain(surveys).collect()
+}
+
+/// The identities of computers that are alike.
+struct Computers<'a>(BTreeMap<String, BTreeSet<&'a str>>);
+
+impl<'a> Computers<'a> {
+    /// Those that the records know.
+    fn of(evidence: &'a Evidence) -> Computers<'a> {
+        let of_surveys = evidence.surveys.iter().flat_map(|it| &it.record.head.endpoints).map(|it| &it.host);
+        let mut computers = Computers(BTreeMap::new());
+        for host in evidence.runs.iter().map(|it| &it.record.host).chain(of_surveys) {
+            computers.0.entry(host.machine()).or_default().extend(host.identity.as_deref());
+        }
+        computers
+    }
+
+    /// What all descriptions of one computer have in common. One without an identity, as of an older record, is of the
+    /// computer that is the only known one of its kind; if there are several, nobody knows of which.
+    fn name(&self, host: &Host) -> String {
+        let machine = host.machine();
+        let only = self.0.get(&machine).filter(|known| known.len() == 1).and_then(|known| known.first().copied());
+        format!("{machine}, {:?}", host.identity.as_deref().or(only))
+    }
 }
 
 /// A question, and the record that it comes from.
@@ -190,8 +215,8 @@ fn endpoints(survey: &Survey) -> String {
 
 /// Endpoints of one name may be those of another place, as those of every `survey --local`, or be emulated in another
 /// way.
-fn site(survey: &Survey) -> String {
-    let one = |it: &Endpoint| format!("{:?}", (&it.name, it.kind, &it.system, &it.emulation, it.host.machine()));
+fn site(survey: &Survey, computers: &Computers) -> String {
+    let one = |it: &Endpoint| format!("{:?}", (&it.name, it.kind, &it.system, &it.emulation, computers.name(&it.host)));
     format!("endpoints {}", survey.record.head.endpoints.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 

@@ -197,6 +197,23 @@ fn two_kernels_of_one_host_count_once() {
     assert_eq!(advice([old, new]).answers.len(), 2, "another number of processors is another host");
 }
 
+#[test]
+fn two_computers_that_are_alike_are_two() {
+    let of = |name: &str, identity: Option<&str>, date: &str| {
+        let mut run = run(name, LEVEL, LEVEL);
+        (run.record.host.identity, run.record.date) = (identity.map(str::to_string), date.to_string());
+        run
+    };
+    let [first, second, third] = ["2026-11-01", "2026-11-02", "2026-11-03"].map(|day| format!("{day}T00:00:00Z"));
+    let one = of("one", Some("1"), &second);
+    assert_eq!(advice([one.clone(), of("other", Some("2"), &third)]).answers.len(), 2);
+    assert_eq!(advice([one.clone(), of("again", Some("1"), &third)]).passed_over, ["one"]);
+    // An older record does not tell, and there is but one computer that it can be of.
+    let old = of("old", None, &first);
+    assert_eq!(advice([old.clone(), one.clone()]).passed_over, ["old"]);
+    assert_eq!(advice([old, one, of("other", Some("2"), &third)]).answers.len(), 3);
+}
+
 /// What was ended early, or was only to show that all works, does not displace figures for quoting.
 #[test]
 fn a_full_record_counts_more_than_a_newer_one_that_is_not() {

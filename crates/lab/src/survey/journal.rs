@@ -280,7 +280,11 @@ fn altered(before: &Endpoint, now: &Endpoint) -> Option<String> {
         let tools = endpoint.tools.iter().map(|it| format!("{} {}", it.tool.program(), it.version));
         tools.collect::<Vec<_>>().join(", ")
     };
+    // Older journals do not know it.
+    let is_known = before.host.identity.is_some() && now.host.identity.is_some();
+    let computer = |it: &Endpoint| it.host.identity.clone().filter(|_| is_known).unwrap_or_default();
     let aspects = [
+        ("computer", computer(before), computer(now)),
         ("kind", format!("{:?}", before.kind), format!("{:?}", now.kind)),
         ("system", before.system.clone(), now.system.clone()),
         ("emulation", format!("{:?}", before.emulation), format!("{:?}", now.emulation)),
@@ -306,7 +310,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn head() -> Head {
-        Head { revision: Some("abc".to_string()), ..example().head }
+        let mut head = Head { revision: Some("abc".to_string()), ..example().head };
+        head.endpoints.iter_mut().for_each(|it| it.host.identity = Some("one".to_string()));
+        head
     }
 
     fn entry(value: f64) -> Entry {
@@ -401,6 +407,8 @@ mod tests {
         let tools = refused(|it| it.endpoints[0].tools[0].version = "3.16".to_string());
         assert!(tools.contains("the tools of host-a was iperf3 3.12 and is iperf3 3.16"), "{tools}");
         assert!(refused(|it| it.endpoints[1].host.kernel = "Linux 7".to_string()).contains("kernel of nic-a"));
+        let computer = refused(|it| it.endpoints[1].host.identity = Some("other".to_string()));
+        assert!(computer.contains("the computer of nic-a was one and is other"), "{computer}");
         // Between programs of one user in one network namespace there is a fast path, and between others there is none.
         let user = refused(|it| it.endpoints[1].user = Some(1000));
         assert!(user.contains("the user number of nic-a was 0 and is 1000"), "{user}");
