@@ -120,6 +120,12 @@ pub fn counted(n: u32, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
+/// A figure as a program or a record told it, which may be one that cannot be: `-5`, `1e308`.
+pub fn told(value: f64) -> String {
+    let is_short = value == 0.0 || !value.is_finite() || (1e-6..1e16).contains(&value.abs());
+    if is_short { value.to_string() } else { format!("{value:e}") }
+}
+
 /// Three significant digits, without an exponent.
 pub fn digits(value: f64) -> String {
     let decimals = match value.abs() {
@@ -147,6 +153,12 @@ mod tests {
         assert_eq!([16.0, 906_354.0].map(|count| Unit::Count.show(count)), ["16.0", "906 k"]);
         assert_eq!(Unit::Bytes.round(16384.0), "16 KiB");
         assert_eq!([0.95, 1.3, 25.0, 80.0, 100.0].map(plain), ["0.95", "1.3", "25", "80", "100"]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_in_few_characters() {
+        let all = [0.0, -60_000.0, 0.25, 1e15, 1e308, -2.5e300, 7e-300, f64::NAN, f64::NEG_INFINITY].map(told);
+        assert_eq!(all, ["0", "-60000", "0.25", "1000000000000000", "1e308", "-2.5e300", "7e-300", "NaN", "-inf"]);
     }
 
     #[test]

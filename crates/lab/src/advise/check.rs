@@ -98,7 +98,7 @@ pub fn run(evidence: &Evidence, options: &Options, request: Request) -> Result<C
     measure_rest(&lab, chosen.experiments, until, options, &mut record)?;
     let lost = again.map(|again| again.borrow().lost()).unwrap_or_default();
     if !lost.is_empty() {
-        note_lost(&mut record, lost);
+        note_lost(&mut record, lost, options.keep.is_some());
         options.keep.as_deref().map_or(Ok(()), |path| record.write_json(path))?;
     }
     let check = check(&asked, &record, seed);
@@ -190,11 +190,13 @@ fn has(record: &Record, suite: &str, experiment: &dyn Experiment) -> bool {
     experiment.plans().iter().all(is_there)
 }
 
-/// Says that agents were lost: their figures are invalid, and the same command measures them again.
-fn note_lost(record: &mut Record, lost: Vec<(String, String)>) {
+/// Says that agents were lost: their figures are invalid, and the same command measures them again if it keeps the
+/// others.
+fn note_lost(record: &mut Record, lost: Vec<(String, String)>, is_kept: bool) {
     record.complete = false;
+    let rest = if is_kept { "the same command measures the rest" } else { "only a check with --record can go on" };
     record.skipped.extend(lost.into_iter().map(|(name, error)| {
-        let reason = format!("its agent was lost ({error}); the same command with the same --record measures the rest");
+        let reason = format!("its agent was lost ({error}); {rest}");
         skipped(&format!("endpoint {name}"), reason)
     }));
 }
@@ -429,9 +431,13 @@ mod tests {
 
     #[test]
     fn a_check_that_lost_an_agent_is_not_complete() {
-        let mut record = record(None);
-        note_lost(&mut record, vec![("b".to_string(), "the other end closed the connection".to_string())]);
-        assert!(!record.complete && record.skipped[0].name == "endpoint b", "{:?}", record.skipped);
-        assert!(record.skipped[0].reason.contains("the same --record measures the rest"), "{:?}", record.skipped);
+        let told = [(true, "the same command measures the rest"), (false, "only a check with --record can go on")];
+        for (is_kept, rest) in told {
+            let mut record = record(None);
+            let lost = vec![("b".to_string(), "the other end closed the connection".to_string())];
+            note_lost(&mut record, lost, is_kept);
+            assert!(!record.complete && record.skipped[0].name == "endpoint b", "{:?}", record.skipped);
+            assert!(record.skipped[0].reason.contains(rest), "{:?}", record.skipped);
+        }
     }
 }

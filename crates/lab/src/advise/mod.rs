@@ -88,8 +88,14 @@ pub fn of(evidence: &Evidence) -> Advice {
         let runs = evidence.runs.iter().filter(|it| is_run(it)).map(|it| &it.name);
         runs.chain(evidence.surveys.iter().filter(|it| is_survey(it)).map(|it| &it.name)).cloned().collect()
     };
-    let mut missing = missing(&newest);
-    missing.extend(ranked(evidence).values().flat_map(|all| displaced(all)));
+    let (gaps, ranked) = (missing(&newest), ranked(evidence));
+    // Work that is weighed by two objectives lacks the same of both.
+    let mut missing: Vec<Missing> = Vec::new();
+    for it in gaps.into_iter().chain(ranked.values().flat_map(|all| displaced(all))) {
+        if !missing.contains(&it) {
+            missing.push(it);
+        }
+    }
     let unfinished = such(|it| !it.record.complete, |it| !it.record.complete);
     let quick = such(|it| it.record.quick, |it| it.record.head.plan.quick);
     Advice { missing, answers, passed_over, silent, unfinished, quick }
@@ -304,7 +310,8 @@ fn missing(asked: &BTreeMap<Key, Asked>) -> Vec<Missing> {
                     let words = "underpass survey, with samples = 5 or more under [plan]; with --local without --quick";
                     words.to_string()
                 } else {
-                    format!("{}, with --samples {FEWEST}", question.stage.remedy())
+                    // Each suite takes as many by itself, or more.
+                    format!("{}, without --quick and --samples", question.stage.remedy())
                 },
             });
         }

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter, Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::{Answer, Decided, Gain, Range};
+use super::answer::{Answer, Decided, FEWEST, Gain, Range};
 use super::question::Objective;
 use super::verdict::Verdict;
 use super::{Advice, Sourced};
@@ -205,10 +205,11 @@ fn told(answer: &Answer, range: &Range) -> String {
 
 /// `1.42 times the throughput (1.31 to 1.55) at 16 KiB: 3.20 µs instead of 4.54 µs a message`.
 fn gained(objective: Objective, decided: &Decided, way: &Gain) -> String {
-    let sure = way.interval.map_or_else(
-        || "one sample, so that nobody knows how sure".to_string(),
-        |it| format!("{} to {}", digits(it.low), digits(it.high)),
-    );
+    let sure = match way.interval.map(|it| [it.low, it.high].map(digits).join(" to ")) {
+        None => "one sample, so that nobody knows how sure".to_string(),
+        Some(ends) if way.samples < FEWEST => format!("{ends} in {} samples, too few to be sure", way.samples),
+        Some(ends) => ends,
+    };
     let (times, what) = match objective {
         Objective::Throughput => (way.times, "times the throughput"),
         Objective::Latency => (way.times, "times as fast"),

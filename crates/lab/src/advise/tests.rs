@@ -129,6 +129,8 @@ fn few_samples_are_not_sure() {
     for count in [2, 3, 4] {
         assert_eq!(of(count), (Verdict::LikelyBetter, "thread".to_string(), true), "{count} samples");
     }
+    let told = advice([run("one", [&[1e9, 1e9]; 4], [&[3e9, 3e9]; 4])]).to_string();
+    assert!(told.contains("(3.00 to 3.00 in 2 samples, too few to be sure) at"), "{told}");
     assert_eq!(of(5), (Verdict::Better, "thread".to_string(), false));
 }
 
@@ -327,6 +329,30 @@ fn a_part_below_zero_leaves_the_size_in_the_advice() {
     // What is no cost even together is not used, and that is said.
     let nothing = advice([-300.0, 2.0]);
     assert!(nothing.answers.iter().all(|it| it.answer.objective != Objective::Processor), "{nothing}");
+}
+
+/// Each suite takes enough samples by itself, that of checksums more than enough.
+#[test]
+fn few_samples_are_named_once() {
+    use crate::suite::checksum::table::{self, Socket, Stage as Part, Way};
+    let mut record = Record { complete: true, ..Record::begin(2, false) };
+    let mut add = |plan: Plan, value: f64| {
+        let plan = plan.of_size(64);
+        record.measurements.push(Measurement::conclude("checksum", &plan, vec![], vec![value; 2], None, None));
+    };
+    for way in [Way::Simd, Way::Scalar] {
+        let group = table::throughput(Socket::Xdp, way);
+        add(Plan::rate(&group, format!("{group} of 64"), Unit::BytesPerSecond), 1e9);
+        for part in Part::of(way) {
+            let group = table::stage(Socket::Xdp, way, *part, false);
+            add(Plan::duration(&group, format!("{group} of 64")), 100.0);
+        }
+    }
+    let told = advice([Run::new("few".to_string(), record).unwrap()]);
+    let few: Vec<&Missing> = told.missing.iter().filter(|it| it.what.starts_with("5 samples")).collect();
+    assert_eq!(few.len(), 2, "of either link: {few:?}");
+    let remedy = format!("{}, without --quick and --samples", Stage::Checksum.remedy());
+    assert!(few.iter().all(|it| it.remedy == remedy), "{few:?}");
 }
 
 /// A size that cannot be used is named with its way and its record.

@@ -2,7 +2,7 @@
 
 use super::{Problem, check_date, check_texts, check_version};
 use crate::advise::case::{Case, Check, SCHEMA};
-use crate::unit::is_possible;
+use crate::unit::{is_possible, told};
 
 const MOST_CASES: usize = 100_000;
 const MOST_WAYS: usize = 100;
@@ -46,7 +46,7 @@ fn possible(case: &Case) -> Result<(), Problem> {
     let measurement = || format!("{}, {}, {}", case.stage, case.route, case.size);
     match bad {
         Some(way) => {
-            let what = format!("{}: {} and {} are no gains", way.name, way.predicted, way.measured);
+            let what = format!("{}: {} and {} are no gains", way.name, told(way.predicted), told(way.measured));
             Err(Problem::Impossible { measurement: measurement(), what })
         }
         None if case.chosen().is_none() => {

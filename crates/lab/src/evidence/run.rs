@@ -7,7 +7,7 @@ use crate::plan::Medians;
 use crate::record::{Figure, Measurement, Record};
 use crate::statistic::median;
 use crate::survey::record::word;
-use crate::unit::{Better, Unit, is_possible};
+use crate::unit::{Better, Unit, is_possible, told};
 
 const MOST_MEASUREMENTS: usize = 100_000;
 
@@ -99,7 +99,7 @@ fn is_difference(measurement: &Measurement) -> bool {
 fn plausible(unit: Unit, is_difference: bool, figure: &Figure) -> Result<(), String> {
     let is_one = |sample: f64| sample == 0.0 || (is_possible(sample.abs()) && (sample > 0.0 || is_difference));
     if let Some(sample) = figure.samples.iter().find(|it| !is_one(**it)) {
-        return Err(format!("{sample} {} is no {}", unit.symbol(), unit.quantity()));
+        return Err(format!("{} {} is no {}", told(*sample), unit.symbol(), unit.quantity()));
     }
     match (figure.median, median(&figure.samples)) {
         (None, None) => Ok(()),

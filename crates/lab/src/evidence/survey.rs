@@ -7,7 +7,7 @@ use crate::statistic::median;
 use crate::survey::record::{
     Head, Key, LONGEST_NAME, MOST_CELLS, MOST_ENDPOINTS, MOST_SAMPLES, SCHEMA, Series, SurveyRecord, cells, word,
 };
-use crate::unit::is_possible;
+use crate::unit::{is_possible, told};
 
 /// Most processor time of one sample, in ns: a thousand processors for a day.
 const MOST_TIME: u64 = 86_400 * 1_000 * 1_000_000_000;
@@ -98,7 +98,8 @@ fn check_figures(series: &Series) -> Result<(), String> {
     }
     for sample in samples {
         if let Some(it) = sample.percentiles.filter(|it| it.p50 > it.p99 || it.p99 > it.p999) {
-            return Err(format!("percentiles of {}, {} and {} ns are not in order", it.p50, it.p99, it.p999));
+            let [p50, p99, p999] = [it.p50, it.p99, it.p999].map(told);
+            return Err(format!("percentiles of {p50}, {p99} and {p999} ns are not in order"));
         }
         let times = [Some(sample.sender_time), Some(sample.receiver_time), sample.via_time];
         if let Some(time) = times.into_iter().flatten().find(|time| *time > MOST_TIME) {
@@ -106,16 +107,16 @@ fn check_figures(series: &Series) -> Result<(), String> {
         }
         let percentiles = sample.percentiles.map(|it| [it.p50, it.p99, it.p999]).into_iter().flatten();
         if !is_possible(sample.value) {
-            return Err(format!("{} {} is no such figure", sample.value, unit.symbol()));
+            return Err(format!("{} {} is no such figure", told(sample.value), unit.symbol()));
         }
         if let Some(time) = percentiles.chain([sample.seconds]).find(|it| !is_possible(*it)) {
-            return Err(format!("{time} is no time"));
+            return Err(format!("{} is no time", told(time)));
         }
     }
     let is = median(&series.values());
     match summary {
         Some(summary) if is.is_none_or(|is| (summary.median - is).abs() > is * 1e-9) => {
-            Err(format!("its median is said to be {}, and that of its samples is {is:?}", summary.median))
+            Err(format!("its median is said to be {}, and that of its samples is {is:?}", told(summary.median)))
         }
         _ => Ok(()),
     }

@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 
+use crate::advise::answer::FEWEST;
 use crate::bootstrap;
 use crate::record::Figure;
 use crate::unit::{Unit, size};
@@ -176,12 +177,12 @@ pub fn describe(unit: Unit, figure: &Figure) -> String {
     let Some(median) = figure.median else { return String::new() };
     let count = figure.samples.len();
     match bootstrap::of_median(&figure.samples) {
-        Some(interval) => format!(
-            "{} (95 %: {} – {}; {count} samples)",
-            unit.show(median),
-            unit.show(interval.low),
-            unit.show(interval.high)
-        ),
+        Some(interval) => {
+            let [median, low, high] = [median, interval.low, interval.high].map(|it| unit.show(it));
+            // Of fewer samples all are too often on one side of the true median.
+            let share = if count < FEWEST { "too few for 95 %" } else { "95 %" };
+            format!("{median} ({share}: {low} – {high}; {count} samples)")
+        }
         None => format!("{} (one sample)", unit.show(median)),
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::record::{Endpoint, FORMAT, Head, Key, SCHEMA, Sample, Version};
 use crate::input::{self, MOST_OF_RECORD};
-use crate::unit::is_possible;
+use crate::unit::{is_possible, told};
 
 /// A sample with its figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -114,7 +114,7 @@ impl Journal {
             let percentiles = entry.sample.percentiles.map(|it| [it.p50, it.p99, it.p999]).into_iter().flatten();
             let mut figures = percentiles.chain([entry.sample.value, entry.sample.seconds]);
             if let Some(figure) = figures.find(|it| !is_possible(*it)) {
-                return Err(damage(format!("{figure} is no figure")));
+                return Err(damage(format!("{} is no figure", told(figure))));
             }
             self.entries.push(entry);
             return Ok(());
@@ -367,7 +367,7 @@ mod tests {
         };
         assert!(message(text.replacen("\"value\":2.0", "\"value\":NaN", 1)).starts_with("line 3 of the journal"));
         assert!(message(text.replacen("\"value\":2.0", "\"value\":-2.0", 1)).contains("is damaged (-2 is no figure)"));
-        assert!(message(text.replacen("\"value\":2.0", "\"value\":2e300", 1)).contains("is no figure"));
+        assert!(message(text.replacen("\"value\":2.0", "\"value\":2e300", 1)).contains("(2e300 is no figure)"));
         assert!(message(text.replacen("\"seconds\":1.0", "\"seconds\":-1.0", 1)).contains("(-1 is no figure)"));
         assert!(message(text.replacen("\"schema\":1", "\"schema\":0", 1)).contains("underpass-survey 0"));
     }

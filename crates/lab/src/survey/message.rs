@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::record::{Percentiles, Tool, ToolVersion};
 use crate::host::Host;
 use crate::launcher::Side;
-use crate::unit::is_possible;
+use crate::unit::{is_possible, told};
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -226,7 +226,7 @@ impl Reading {
         let positive = |what, value: f64, most: f64| {
             // What passes here can be read again, from the journal and from the record.
             let possible = is_possible(value) && value <= most;
-            if possible { Ok(()) } else { Err(Lie { what, value: value.to_string() }) }
+            if possible { Ok(()) } else { Err(Lie { what, value: told(value) }) }
         };
         let fits = |what, value: u64, possible| {
             if possible { Ok(()) } else { Err(Lie { what, value: value.to_string() }) }
@@ -261,7 +261,7 @@ impl Reading {
                 positive("a percentile in ns", value, waited * 1e9)?;
             }
             if p50 > p99 || p99 > p999 {
-                return Err(Lie { what: "percentiles in ns", value: format!("{p50}, {p99}, {p999}") });
+                return Err(Lie { what: "percentiles in ns", value: [p50, p99, p999].map(told).join(", ") });
             }
         }
         check_processor_time(self.processor_time, elapsed)
@@ -277,7 +277,7 @@ pub fn check_stream(Received { bytes, still }: Received, elapsed: f64) -> Result
         return Err(Lie { what: "a number of bytes of a stream", value: bytes.to_string() });
     }
     let possible = (0.0..=1.0).contains(&still);
-    if possible { Ok(()) } else { Err(Lie { what: "a share of the time of a stream", value: still.to_string() }) }
+    if possible { Ok(()) } else { Err(Lie { what: "a share of the time of a stream", value: told(still) }) }
 }
 
 /// Whether programs can have taken so many ns of processors in `elapsed` seconds.

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::NotRead;
 use crate::survey::message::{Amount, Received};
 use crate::survey::record::Tool;
+use crate::unit::told;
 
 /// What is read from a client's JSON.
 #[derive(Debug, PartialEq)]
@@ -118,7 +119,8 @@ pub fn read(text: &str, size: u64, flows: u32) -> Result<Figures, NotRead> {
         sum.ok_or_else(|| wrong("did not say what was received".to_string()))?;
     let possible = |value: f64| value.is_finite() && value > 0.0;
     if bytes == 0 || !possible(seconds) || !possible(bits_per_second) {
-        let what = format!("reports {bytes} bytes in {seconds} s, {bits_per_second} bit/s: that is no figure");
+        let (seconds, rate) = (told(seconds), told(bits_per_second));
+        let what = format!("reports {bytes} bytes in {seconds} s, {rate} bit/s: that is no figure");
         return Err(wrong(what));
     }
     Ok(Figures { rate: bits_per_second / 8.0, bytes, seconds })
