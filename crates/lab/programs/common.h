@@ -230,6 +230,12 @@ static inline void check_pattern(const unsigned char *data, size_t size, uint64_
 }
 
 // Bytes over time at the receiver, from the end of the warm-up to the end of the stream.
+struct metered {
+    uint64_t total; // bytes received, the warm-up included
+    uint64_t bytes; // bytes received while the clock ran
+    uint64_t ns;    // how long it ran
+};
+
 struct meter {
     uint64_t position;       // bytes so far
     uint64_t first;          // when the first came
@@ -250,10 +256,18 @@ static inline void meter_received(struct meter *meter, const unsigned char *data
     meter->begin_position = meter->position;
 }
 
-// Nanoseconds since the clock began to run.
-static inline uint64_t meter_ns(const struct meter *meter) {
-    if (!meter->begin) wrong("the stream ended within the warm-up");
-    return now_ns() - meter->begin;
+// At the end of the stream.
+static inline struct metered meter_result(const struct meter *meter) {
+    struct metered result = {.total = meter->position};
+    if (meter->begin) result.ns = now_ns() - meter->begin, result.bytes = meter->position - meter->begin_position;
+    return result;
+}
+
+// Whether the clock has run for half of the time that it was to run, at least. It has not where other programs had the
+// receiver's processor meanwhile, and the rest of the stream came within the warm-up. The stream is sent again then,
+// for longer.
+static inline bool is_measured(const struct metered *result, const struct options *o) {
+    return result->bytes > 0 && (double)result->ns >= o->seconds * 1e9 / 2;
 }
 
 // Figures.

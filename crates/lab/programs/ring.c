@@ -53,10 +53,10 @@ static size_t read_some(struct ring *ring, unsigned char *data, size_t room) {
     return n;
 }
 
-static void writer(struct ring *ring, const struct options *o) {
+static _Noreturn void writer(struct ring *ring, double seconds, const struct options *o) {
     pin(o->peer_cpu);
     unsigned char *pattern = pattern_for(o->size);
-    uint64_t last = now_ns() + WARM_UP_NS + (uint64_t)(o->seconds * 1e9), sent = 0, look_at_clock = 0, seen_read = 0;
+    uint64_t last = now_ns() + WARM_UP_NS + (uint64_t)(seconds * 1e9), sent = 0, look_at_clock = 0, seen_read = 0;
     for (;;) {
         if (sent >= look_at_clock) {
             if (now_ns() >= last) break;
@@ -69,21 +69,32 @@ static void writer(struct ring *ring, const struct options *o) {
     _exit(0);
 }
 
-int main(int argc, char **argv) {
-    struct options o = parse(argc, argv);
+static struct metered stream(unsigned char *buffer, size_t room, double seconds, const struct options *o) {
     struct ring *ring = mmap(NULL, sizeof *ring, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (ring == MAP_FAILED) fail("mmap");
     memset(ring->data, 0, RING);
-    size_t room = o.size > PIECE ? o.size : PIECE;
-    unsigned char *buffer = allocate(room);
     pid_t child = fork();
     if (child < 0) fail("fork");
-    if (child == 0) writer(ring, &o);
+    if (child == 0) writer(ring, seconds, o);
     struct meter meter = {0};
     for (size_t n; (n = read_some(ring, buffer, room)) > 0;) meter_received(&meter, buffer, n);
-    uint64_t ns = meter_ns(&meter);
+    struct metered result = meter_result(&meter);
     int status;
     if (waitpid(child, &status, 0) != child || status != 0) wrong("the writer failed");
     if (meter.position != atomic_load(&ring->written)) wrong("not as many bytes arrived as were sent");
-    print_throughput(meter.position - meter.begin_position, ns, meter.position);
+    if (munmap(ring, sizeof *ring) < 0) fail("munmap");
+    return result;
+}
+
+int main(int argc, char **argv) {
+    struct options o = parse(argc, argv);
+    size_t room = o.size > PIECE ? o.size : PIECE;
+    unsigned char *buffer = allocate(room);
+    struct metered result;
+    double seconds = o.seconds;
+    do {
+        result = stream(buffer, room, seconds, &o);
+        seconds *= 2;
+    } while (!is_measured(&result, &o));
+    print_throughput(result.bytes, result.ns, result.total);
 }

@@ -113,3 +113,34 @@ impl Experiment for SlowReader {
         Ok(vec![reading(bulk.bytes_per_second), reading(each)])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::LIMIT;
+    use crate::process::Running;
+    use crate::programs::Programs;
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::process::Command;
+    use std::thread;
+    use std::time::Duration;
+
+    /// The reader gets no processor until the writer's time is over. What the kernel has buffered comes within the
+    /// warm-up then.
+    #[test]
+    fn a_stream_that_comes_within_the_warm_up_is_sent_again() {
+        const SECONDS: f64 = 0.1;
+        let programs = Programs::new().unwrap();
+        let program = || Command::new(programs.path(Program::STREAM).unwrap());
+        let arguments = arguments!["--size", 65536, "--seconds", SECONDS];
+        let (server, port) = Running::announced(program().args(&arguments)).unwrap();
+        let signal = |signal| kill_process(Pid::from_raw(server.pid() as i32).unwrap(), signal).unwrap();
+        signal(Signal::STOP);
+        let client = Running::start(program().args(&arguments).args(["--port", &port.to_string()])).unwrap();
+        thread::sleep(Duration::from_secs(1));
+        signal(Signal::CONT);
+        let throughput: Throughput = client.finish(LIMIT).unwrap().json().unwrap();
+        server.finish(LIMIT).unwrap();
+        assert!(throughput.bytes_per_second > 0.0, "{throughput:?}");
+    }
+}
