@@ -12,7 +12,7 @@ use std::path::Path;
 use underpass_broker::{Answer, Ask, Inquiry, LONGEST, State, state};
 
 /// How long something that must happen may take, in seconds.
-pub const PATIENCE_S: i64 = 30;
+pub const PATIENCE_S: i64 = 120;
 
 pub const ASK: Ask = Ask { token: 1, mark: 77, ring_bytes: 1 << 16, freed: None };
 

@@ -110,6 +110,17 @@ impl Daemon {
         has
     }
 
+    /// Nanoseconds for which its threads have had a processor, and for which they have waited for one
+    /// (/proc/PID/task/TID/schedstat).
+    pub fn scheduled(&self) -> [u64; 2] {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let texts = threads.filter_map(|thread| fs::read_to_string(thread.unwrap().path().join("schedstat")).ok());
+        texts.fold([0; 2], |[had, waited], text| {
+            let mut numbers = text.split_whitespace().map(|word| word.parse::<u64>().unwrap());
+            [had + numbers.next().unwrap(), waited + numbers.next().unwrap()]
+        })
+    }
+
     /// Descriptors that it has open.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()

@@ -201,29 +201,48 @@ fn flood(path: &Path, octets: &[u8], descriptors: &[BorrowedFd<'_>]) {
     }
 }
 
-/// Median and 95th percentile of how long it takes an honest process to meet itself.
-fn times(daemon: &Daemon) -> [Duration; 2] {
-    let mut all: Vec<Duration> = (0..200)
-        .map(|_| {
+/// Median and 95th percentile of how long it takes an honest process to meet itself, by each of two daemons in turns.
+fn times(daemons: [&Daemon; 2]) -> [[Duration; 2]; 2] {
+    let mut all = [const { Vec::new() }; 2];
+    for _ in 0..200 {
+        for (all, daemon) in all.iter_mut().zip(daemons) {
             let began = Instant::now();
             others_are_served(daemon);
-            began.elapsed()
-        })
-        .collect();
-    all.sort();
-    [all[all.len() / 2], all[all.len() * 95 / 100]]
+            all.push(began.elapsed());
+        }
+    }
+    all.map(|mut all| {
+        all.sort();
+        [all[all.len() / 2], all[all.len() * 95 / 100]]
+    })
+}
+
+/// How many times as long everything takes for a daemon as the processor time that it needs, meanwhile.
+fn slowness<R>(daemon: &Daemon, meanwhile: impl FnOnce() -> R) -> (f64, R) {
+    let before = daemon.scheduled();
+    let result = meanwhile();
+    let after = daemon.scheduled();
+    let [had, waited] = [0, 1].map(|at| (after[at] - before[at]) as f64);
+    (1.0 + waited / had.max(1.0), result)
 }
 
 /// The test measures how long the daemon keeps other users waiting. So the hostile users get the processors only when
-/// no other process wants them.
+/// no other process wants them, and what else delays the honest process on a busy machine is told by a second daemon,
+/// which the hostile users leave alone. Where other programs leave the daemon next to no processor time, nothing can be
+/// told.
 #[test]
 fn hostile_users_delay_no_other_user() {
+    /// What the first daemon may make later, where it never waits for a processor.
     const LATER: Duration = Duration::from_millis(10);
+    const TOO_SLOW: f64 = 10.0;
+    const SKIPPED: &str = "SKIPPED: other programs leave too little processor time";
     if !is_root() {
         return;
     }
-    let daemon = Daemon::start(&[]);
-    let [alone, _] = times(&daemon);
+    let [daemon, quiet] = [(); 2].map(|()| Daemon::start(&[]));
+    if slowness(&daemon, || (0..20).for_each(|_| others_are_served(&daemon))).0 > TOO_SLOW {
+        return println!("{SKIPPED}");
+    }
     let over = AtomicBool::new(false);
     let path = daemon.path();
     let begun = AtomicUsize::new(0);
@@ -247,13 +266,19 @@ fn hostile_users_delay_no_other_user() {
             others_are_served(&daemon);
         }
         // Other programs on the machine delay them too, now and then.
-        let undelayed = (0..5).map(|_| times(&daemon)).find(|[median, most]| {
-            println!("to meet takes {alone:?}, beside hostile users {median:?}, and in 19 of 20 cases up to {most:?}");
-            most.max(median) < &(alone + LATER)
+        let is_undelayed = (0..5).any(|_| {
+            let (slowness, [alone, beside]) = slowness(&daemon, || times([&quiet, &daemon]));
+            let later = LATER.mul_f64(slowness);
+            println!("median and 95th percentile: {alone:?}, with hostile users {beside:?}; {later:?} may be between");
+            if slowness > TOO_SLOW {
+                println!("{SKIPPED}");
+            }
+            slowness > TOO_SLOW || alone.iter().zip(beside).all(|(alone, beside)| beside < *alone + later)
         });
-        assert!(undelayed.is_some(), "later than 10 ms in each of five rounds");
+        assert!(is_undelayed, "too late in each of five rounds");
     });
     daemon.finish();
+    quiet.finish();
 }
 
 /// A user has as much memory as it may have: there is no more for it, and others have theirs.
