@@ -37,7 +37,7 @@ impl Process {
             result => result?,
         };
         let told = sys::peer_groups(&socket, Groups::MOST)?;
-        let mut are_all = told.is_some() && policy.denies_groups() && namespace.has(pid);
+        let mut are_all = told.is_some() && policy.denies_groups() && namespace.keeps_groups(pid);
         let (gid, mut groups) = namespace.groups(gid, told.unwrap_or_default());
         let mut cgroup = if policy.names_cgroups() { cgroup_of(pid) } else { None };
         // If the process has ended, its number may have been another process's when /proc was read.

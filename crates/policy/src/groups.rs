@@ -29,6 +29,11 @@ impl Groups {
         Groups { are_all: false, ..self }
     }
 
+    /// Whether the process is in no other group, as far as is known.
+    pub fn are_all(&self) -> bool {
+        self.are_all
+    }
+
     /// Those that are kept.
     pub fn numbers(&self) -> &[u32] {
         &self.numbers

@@ -18,6 +18,6 @@ pub use error::PolicyError;
 pub use file::{DEFAULT_FILE, of_group, read, usual};
 pub use groups::Groups;
 pub use namespace::Namespace;
-pub use process::{User, cgroup_of};
+pub use process::{User, cgroup_of, credentials_of};
 pub use rules::{Decision, End, Grounds, Id, Network, Policy, Rule};
 pub use text::DEFAULT_GROUP;

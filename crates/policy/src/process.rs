@@ -28,18 +28,10 @@ impl User {
     /// # Errors
     /// There is no such process, or /proc does not show it.
     pub fn of_process(pid: u32) -> io::Result<User> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let numbers = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or_default();
-            line.split_whitespace().map_while(|word| word.parse::<u32>().ok()).collect::<Vec<_>>()
-        };
-        let unknown = || io::Error::other("/proc/PID/status names no user");
-        // Real, effective, saved, that of file systems (proc_pid_status(5)).
-        let effective = |name| numbers(name).get(1).copied().ok_or_else(unknown);
-        let (uid, gid) = (effective("Uid")?, effective("Gid")?);
+        let ([uid, gid], groups) = credentials_of(pid)?;
         let namespace = Namespace::own();
-        let (gid, groups) = namespace.groups(gid, numbers("Groups"));
-        let groups = if namespace.has(pid) { groups } else { groups.and_perhaps_others() };
+        let (gid, groups) = namespace.groups(gid, groups);
+        let groups = if namespace.keeps_groups(pid) { groups } else { groups.and_perhaps_others() };
         Ok(User { uid, is_known: namespace.knows(uid), gid, groups, cgroup: cgroup_of(pid) })
     }
 
@@ -52,6 +44,22 @@ impl User {
     pub fn may_be_in(&self, group: u32) -> bool {
         !self.groups.are_all || self.is_in(group)
     }
+}
+
+/// Effective user and group of a process now, and its supplementary groups, as /proc shows them.
+///
+/// # Errors
+/// There is no such process, or /proc does not show it.
+pub fn credentials_of(pid: u32) -> io::Result<([u32; 2], Vec<u32>)> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let numbers = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or_default();
+        line.split_whitespace().map_while(|word| word.parse::<u32>().ok()).collect::<Vec<_>>()
+    };
+    let unknown = || io::Error::other("/proc/PID/status names no user");
+    // Real, effective, saved, that of file systems (proc_pid_status(5)).
+    let effective = |name| numbers(name).get(1).copied().ok_or_else(unknown);
+    Ok(([effective("Uid")?, effective("Gid")?], numbers("Groups")))
 }
 
 /// The control group of a process, of cgroup2; `None` where it has none, or /proc does not show it.

@@ -161,31 +161,67 @@ fn a_group_that_is_denied_cannot_be_left() {
     let mut another = Actor::of_user(&daemon, 61_001, 61_001);
     join(other, &mut another, "127.0.0.1");
     meet(other, &mut another);
-    let Some(fled) = in_namespace(&daemon, &["setpriv", "--reuid=61001", "--regid=61001", "--clear-groups"]) else {
-        return;
-    };
-    let mut ends = [fled, another];
-    let [fled, another] = &mut ends;
-    join(fled, another, "127.0.0.1");
-    refused(&mut ends);
+    let leaves: &[&str] = &["setpriv", "--reuid=61001", "--regid=61001", "--clear-groups"];
+    let Some(fled) = in_namespace(&daemon, &[], ("0 0 65534\n", "allow"), leaves) else { return };
+    // As newuidmap(1) and newgidmap(1) make one for a user who has subordinate ones. In another one below it nobody may
+    // leave a group, but the process has done so before.
+    let own = "0 61001 1\n1 100000 9\n";
+    let user = ["setpriv", "--reuid=61001", "--regid=61001", "--groups=61005"];
+    let leaves = ["setpriv", "--clear-groups", "unshare", "--user", "--map-root-user"];
+    let below = in_namespace(&daemon, &user, (own, "allow"), &leaves).unwrap();
+    for fled in [fled, below] {
+        let mut ends = [fled, Actor::of_user(&daemon, 61_001, 61_001)];
+        let [fled, another] = &mut ends;
+        join(fled, another, "127.0.0.1");
+        refused(&mut ends);
+    }
     daemon.finish();
 }
 
-/// An actor that is run by these words in a user namespace with the same numbers, as newuidmap(1) and newgidmap(1) make
-/// one for whoever has them; `None`, said aloud, where there can be none.
-fn in_namespace(daemon: &Daemon, by: &[&str]) -> Option<Actor> {
+/// In a namespace as systemd makes one for a service with `PrivateUsers=`, no group can be left: what is known of the
+/// process's groups is all.
+#[test]
+fn in_a_namespace_of_roots_that_keeps_groups_they_are_known() {
+    if !is_root() {
+        return;
+    }
+    let file = File::new("[[deny]]\nbetween = [{ group = 61005 }, {}]\n");
+    let daemon = file.start();
+    for (groups, is_denied) in [("--groups=61006", false), ("--groups=61005", true)] {
+        let map = "0 0 1\n61001 61001 1\n";
+        let service = ["setpriv", "--reuid=61001", "--regid=61001", "--keep-groups"];
+        let actor = in_namespace(&daemon, &["setpriv", groups], (map, "deny"), &service);
+        let Some(actor) = actor else { return };
+        let mut ends = [actor, Actor::of_user(&daemon, 61_001, 61_001)];
+        let [service, another] = &mut ends;
+        join(service, another, "127.0.0.1");
+        if is_denied {
+            refused(&mut ends);
+        } else {
+            meet(service, another);
+        }
+    }
+    daemon.finish();
+}
+
+/// An actor in a user namespace with this map of users and of groups, which allows setgroups(2) or denies it. The words
+/// `around` are run before the namespace is made, and the words `inside` in it. `None`, said aloud, where there can be
+/// none.
+fn in_namespace(daemon: &Daemon, around: &[&str], (map, setgroups): (&str, &str), inside: &[&str]) -> Option<Actor> {
     if !Command::new("unshare").args(["--user", "true"]).status().is_ok_and(|it| it.success()) {
         println!("SKIPPED: no user namespace can be had");
         return None;
     }
-    let awaits = "until grep -q . /proc/$$/gid_map; do :; done; exec \"$@\"";
-    let mut actor = Actor::start(daemon, &[&["unshare", "--user", "sh", "-c", awaits, "sh"], by].concat());
+    let awaits = "until grep -q . /proc/$$/uid_map; do :; done; exec \"$@\"";
+    let words = [around, &["unshare", "--user", "sh", "-c", awaits, "sh"], inside].concat();
+    let mut actor = Actor::start(daemon, &words);
+    let of_actor = |file: &str| format!("/proc/{}/{file}", actor.pid());
     let own = fs::read_link("/proc/self/ns/user").unwrap();
-    while fs::read_link(format!("/proc/{}/ns/user", actor.pid())).unwrap() == own {
+    while fs::read_link(of_actor("ns/user")).unwrap() == own {
         std::thread::yield_now();
     }
-    for map in ["uid_map", "gid_map"] {
-        fs::write(format!("/proc/{}/{map}", actor.pid()), "0 0 65534\n").unwrap();
+    for (file, text) in [("setgroups", setgroups), ("gid_map", map), ("uid_map", map)] {
+        fs::write(of_actor(file), text).unwrap();
     }
     assert_eq!(actor.tell("ready"), "");
     Some(actor)
