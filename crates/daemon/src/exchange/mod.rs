@@ -144,6 +144,13 @@ impl Exchange {
         self.parties.insert(process, Party { user, waiting: HashSet::new() });
     }
 
+    /// More is known of the user of a process, or less.
+    pub fn know(&mut self, process: ProcessId, user: Rc<User>) {
+        if let Some(party) = self.parties.get_mut(&process) {
+            party.user = user;
+        }
+    }
+
     /// A process has ended at the time `now`, in nanoseconds.
     pub fn dismiss(&mut self, process: ProcessId, now: u64) {
         let cookies = self.parties.get(&process).map_or_else(Vec::new, |it| it.waiting.iter().copied().collect());

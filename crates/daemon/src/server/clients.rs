@@ -8,7 +8,7 @@ use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use underpass_policy::User;
+use underpass_policy::{Namespace, Policy, User};
 
 /// A connection of a client.
 #[derive(Debug)]
@@ -127,6 +127,16 @@ impl Clients {
 
     pub fn process(&self, id: ProcessId) -> Option<&Known> {
         self.processes.get(&id)
+    }
+
+    /// Looks at all processes once more, because another policy asks for something else of them: what is known of each.
+    pub fn look(&mut self, policy: &Policy, namespace: &Namespace) -> Vec<(ProcessId, Rc<User>)> {
+        let processes = self.processes.iter_mut();
+        let look = |(id, it): (&ProcessId, &mut Known)| {
+            it.process.look(policy, namespace);
+            (*id, it.process.user.clone())
+        };
+        processes.map(look).collect()
     }
 
     /// A client has sent something. How many nanoseconds it has to wait before the next.

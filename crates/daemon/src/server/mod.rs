@@ -195,7 +195,13 @@ impl Server {
                 Ok(policy) => {
                     warn_of_gaps(&policy);
                     let [allowing, denying] = policy.rules();
+                    let asks_for = |it: &Policy| [it.denies_groups(), it.names_cgroups()];
+                    let asks_for_else = asks_for(&policy) != asks_for(self.exchange.policy());
                     self.exchange.set_policy(policy);
+                    if asks_for_else {
+                        let users = self.clients.look(self.exchange.policy(), &self.abilities.users);
+                        users.into_iter().for_each(|(id, user)| self.exchange.know(id, user));
+                    }
                     self.counts.policies_taken += 1;
                     tracing::info!(
                         allowing,

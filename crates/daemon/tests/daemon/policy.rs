@@ -116,6 +116,35 @@ fn sighup_reads_it_anew() {
     daemon.finish();
 }
 
+/// The first rule that denies a group, or that names a control group, comes while clients are connected, one of which
+/// waits for its other end. Fails if what such a rule asks for is known only of processes that connect later.
+#[test]
+fn a_rule_of_a_new_kind_holds_for_clients_that_are_connected() {
+    if !is_root() {
+        return;
+    }
+    let allow = "[[allow]]\nbetween = [{ user = 61001 }, { user = 61002 }]\n";
+    let deny = |who: &str| format!("{allow}[[deny]]\nbetween = [{{ {who} }}, {{}}]\n");
+    let file = File::new(allow);
+    let daemon = file.start();
+    let mut actors = strangers(&daemon);
+    // What is not known fits a rule that denies.
+    let is_known = fs::read_to_string("/proc/self/cgroup").unwrap().lines().any(|line| line.starts_with("0::"));
+    let kinds = [("group = 61005", true), ("cgroup = \"/no/such.slice\"", is_known), ("group = 61001", false)];
+    for (times, (who, meets)) in kinds.into_iter().enumerate() {
+        let [server, client] = &mut actors;
+        join(server, client, "127.0.0.1");
+        assert_eq!(client.ask(), "waiting");
+        file.write(&deny(who));
+        daemon.signal(Signal::HUP);
+        daemon.await_said(TAKEN, times + 1);
+        let told = [server.ask(), client.tell("answer")];
+        let begins = if meets { "met " } else { "refused policy" };
+        assert!(told.iter().all(|it| it.starts_with(begins)), "{who}: {told:?}");
+    }
+    daemon.finish();
+}
+
 /// A control group is that of the process when it connected.
 #[test]
 fn cgroups_are_told_apart() {

@@ -8,6 +8,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
     apply_filter,
 };
+use std::fs;
 use std::process::Command;
 use std::thread;
 use underpass_broker::State;
@@ -53,8 +54,12 @@ fn refusing<T: Send>(refusals: &[Refusal], act: impl FnOnce() -> T + Send) -> T 
 
 /// Two members of the group meet through a daemon that is refused this; what it said at its start, and says of itself.
 fn goes_on(refusals: &[Refusal]) -> (String, State) {
+    goes_on_with(refusals, &[])
+}
+
+fn goes_on_with(refusals: &[Refusal], arguments: &[&str]) -> (String, State) {
     refusing(refusals, || {
-        let daemon = Daemon::start(&[]);
+        let daemon = Daemon::start(arguments);
         let (log, state) = (daemon.log(), Client::connect(&daemon.path()).unwrap().state());
         let [mut server, mut client] = [61_001, 61_002].map(|uid| Actor::of_user(&daemon, uid, GROUP.1));
         join(&mut server, &mut client, "127.0.0.1");
@@ -93,6 +98,11 @@ fn without_descriptors_of_processes_ends_meet() {
     if is_root() {
         let (log, _) = goes_on(&[NO_PEER_PIDFD]);
         assert!(log.contains("a process that asks is known by its number alone (SO_PEERPIDFD of Linux 6.5)"), "{log}");
+        // Of a process that is what its number says, the groups are known.
+        let folder = tempfile::tempdir().unwrap();
+        let policy = folder.path().join("policy.toml");
+        fs::write(&policy, "group = 1\n[[deny]]\nbetween = [{ group = 61005 }, {}]\n").unwrap();
+        goes_on_with(&[NO_PEER_PIDFD], &["--policy", policy.to_str().unwrap()]);
     }
 }
 
