@@ -73,6 +73,17 @@ pub fn warn_of_gaps(policy: &Policy) {
             "there is no such group, so nobody shares memory as a member of it; groupadd --system makes it"
         );
     }
+    // The first process is root's.
+    if (policy.denies_groups() || policy.names_cgroups())
+        && let Err(error) = std::fs::read("/proc/1/status")
+    {
+        tracing::warn!(
+            %error,
+            "/proc hides processes of other users (hidepid, proc(5)): a rule that denies a group or a control group \
+             holds for each of them, and one that allows a control group for none; mount /proc with gid=GROUP, and \
+             add SupplementaryGroups=GROUP to the service"
+        );
+    }
 }
 
 /// Reads the policy anew when asked to, in a thread of its own: the loop does not wait for the servers that know users.

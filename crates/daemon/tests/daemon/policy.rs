@@ -233,6 +233,36 @@ fn in_a_namespace_of_roots_that_keeps_groups_they_are_known() {
     daemon.finish();
 }
 
+/// Where /proc hides other users' processes, nobody knows whether they have left a group that is denied. The daemon
+/// says why it refuses them.
+#[test]
+fn what_proc_hides_is_named() {
+    const MOUNT: &str = "mount -t proc -o hidepid=2 proc /proc";
+    const HIDDEN: &str = "/proc hides processes of other users (hidepid, proc(5))";
+    let tried = Command::new("unshare").args(["--mount", "sh", "-c", MOUNT]).status();
+    if !is_root() || !tried.is_ok_and(|it| it.success()) {
+        return println!("SKIPPED: /proc cannot be mounted");
+    }
+    let script = format!("{MOUNT} && exec \"$@\"");
+    // Neither members of group 0 nor tracers are kept from it.
+    let as_others = ["--regid=61009", "--clear-groups", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"];
+    let by = [&["unshare", "--mount", "sh", "-c", &script, "sh", "setpriv"], &as_others[..]].concat();
+    let file = File::new("");
+    let daemon = Daemon::start_by(&by, &["--policy", file.path.to_str().unwrap()]);
+    let mut actors = [(); 2].map(|()| Actor::of_user(&daemon, 61_001, 61_001));
+    let [server, client] = &mut actors;
+    join(server, client, "127.0.0.1");
+    meet(server, client);
+    assert!(!daemon.log().contains(HIDDEN));
+    file.write("[[deny]]\nbetween = [{ group = 61005 }, {}]\n");
+    daemon.signal(Signal::HUP);
+    daemon.await_said(TAKEN, 1);
+    assert!(daemon.log().contains(HIDDEN), "{}", daemon.log());
+    join(server, client, "127.0.0.1");
+    refused(&mut actors);
+    daemon.finish();
+}
+
 /// An actor in a user namespace with this map of users and of groups, which allows setgroups(2) or denies it. The words
 /// `around` are run before the namespace is made, and the words `inside` in it. `None`, said aloud, where there can be
 /// none.
