@@ -62,6 +62,8 @@ impl Abilities {
     /// [`Useless`].
     pub fn find(proof: &Proof) -> Result<Abilities, Useless> {
         memory::sealed(1 << 12).map_err(Useless::NoMemory)?;
+        // Before Linux 5.11, tables of BPF programs count as locked memory.
+        raise(Resource::Memlock);
         let evidence = Kernel { numbers: sequence_numbers(proof), addresses: addresses() };
         if evidence.numbers.is_none() && evidence.addresses.is_none() {
             return Err(Useless::NoEvidence);
@@ -72,7 +74,7 @@ impl Abilities {
             warn!(%error, "network namespaces cannot be told apart (SO_NETNS_COOKIE of Linux 5.14): rules that name \
                            one allow nobody");
         }
-        let descriptors = raise_descriptors();
+        let descriptors = raise(Resource::Nofile);
         if descriptors < MANY_DESCRIPTORS {
             warn!(descriptors, "that is few for many programs: raise LimitNOFILE, or ulimit -Hn");
         }
@@ -109,8 +111,9 @@ fn sequence_numbers(proof: &Proof) -> Option<Numbers> {
             Some(numbers)
         }
         Err(error) => {
-            warn!(%error, cgroup = %cgroup.display(), "no BPF program (CAP_BPF and CAP_NET_ADMIN are needed): \
-                                                       {REMEDY}");
+            warn!(%error, cgroup = %cgroup.display(), "no BPF program (CAP_BPF and CAP_NET_ADMIN are needed, before \
+                                                       Linux 5.11 also 16 MiB of locked memory: LimitMEMLOCK, or \
+                                                       ulimit -Hl): {REMEDY}");
             None
         }
     }
@@ -134,10 +137,10 @@ fn has_peer_pidfd() -> bool {
     tried.is_ok()
 }
 
-/// Allows as many descriptors as the hard limit does; returns how many.
-fn raise_descriptors() -> u64 {
-    let limit = getrlimit(Resource::Nofile);
+/// Allows as much as the hard limit does; returns how much.
+fn raise(resource: Resource) -> u64 {
+    let limit = getrlimit(resource);
     let highest = Rlimit { current: limit.maximum, ..limit };
-    let limit = if setrlimit(Resource::Nofile, highest).is_ok() { highest } else { limit };
+    let limit = if setrlimit(resource, highest).is_ok() { highest } else { limit };
     limit.current.unwrap_or(u64::MAX)
 }

@@ -186,6 +186,26 @@ fn a_stop_is_for_the_daemon_alone() {
     assert_eq!(modes, ["mixed"]);
 }
 
+/// Before Linux 5.11, tables of BPF programs count as locked memory, of which systemd allows a service less.
+#[test]
+fn the_service_has_room_for_its_tables() {
+    let place = Place::new();
+    let [_, service] = units(&place);
+    let text = fs::read_to_string(service).unwrap();
+    let limit = text.lines().find_map(|line| line.strip_prefix("LimitMEMLOCK=")?.strip_suffix('M')).unwrap();
+    assert!(limit.parse::<u64>().unwrap() >= 16, "{limit}");
+}
+
+#[test]
+fn it_takes_the_locked_memory_that_it_may_have() {
+    let daemon = Daemon::start_by(&["prlimit", "--memlock=4096:"], &[]);
+    let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).unwrap();
+    let limits = limits.lines().find_map(|line| line.strip_prefix("Max locked memory")).unwrap();
+    let [soft, hard] = [0, 1].map(|at| limits.split_whitespace().nth(at));
+    assert_eq!(soft, hard, "{limits}");
+    daemon.finish();
+}
+
 #[test]
 fn the_service_is_confined() {
     let place = Place::new();
