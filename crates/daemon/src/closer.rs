@@ -7,23 +7,30 @@
 //!
 //! Even a child that exits may wait for a client: for the end of a lock of a file in an unread packet, whose file
 //! system is a program (FUSE). So a child gets connections of one user, and users have their turns: a user whose close
-//! waits keeps no connection of another user's open.
+//! waits keeps no connection of another user's open. A user gets few children that wait: what comes then stays open,
+//! with what the user keeps waiting anyway, until one of them has ended or there is much of it.
 #![allow(unsafe_code, reason = "forks")]
 
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 /// Connections at a time. A packet brings 253 descriptors at most (SCM_MAX_FD, unix(7)).
 const BATCH: usize = 250;
+/// Children of a user that wait, before further connections wait for one of them to end.
+const CHILDREN: usize = 8;
+/// So many connections of a user get a further child all the same.
+const KEPT: usize = 1000;
 
 /// The channel to that process.
 #[derive(Debug)]
@@ -103,7 +110,8 @@ impl Closer {
                 beside.push(SendAncillaryMessage::ScmRights(&descriptors));
             }
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match sendmsg(&self.to, &[IoSlice::new(&[0])], &mut beside, flags) {
+            let name = user.unwrap_or_default().to_ne_bytes();
+            match sendmsg(&self.to, &[IoSlice::new(&name)], &mut beside, flags) {
                 Ok(_) => self.owes_word = batch > 0,
                 // Later: other clients leave too many descriptors unread, or there is no memory.
                 Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => return Ok(()),
@@ -131,22 +139,98 @@ impl Closer {
     }
 }
 
+/// What the process has of a user.
+#[derive(Debug, Default)]
+struct Share {
+    /// Children that have not ended (pidfd_open(2)).
+    children: Vec<OwnedFd>,
+    /// Connections that the next child gets.
+    kept: Vec<OwnedFd>,
+}
+
+impl Share {
+    /// Whether there is to be a child now. A user whose closes wait, in many children, gets further ones for many
+    /// connections alone.
+    fn is_due(&self) -> bool {
+        !self.kept.is_empty() && (self.children.len() < CHILDREN || self.kept.len() >= KEPT)
+    }
+}
+
 /// What the process does, until the daemon is gone. Wherever it cannot go on it exits, which lets go of what it has.
 fn serve(from: BorrowedFd<'_>) -> ! {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let most = limit.maximum.map_or(usize::MAX, |it| it as usize);
+    // Beside a further batch, and what the process itself has.
+    let room = most.saturating_sub(BATCH + 32).max(most / 2);
+    let mut shares: HashMap<u32, Share> = HashMap::new();
     loop {
-        let Some(batch) = receive(from) else { exit() };
-        let (Some(_), Ok((mut parent_is_done, done))) = (receive(from), UnixStream::pair()) else { exit() };
-        // SAFETY: one thread.
-        match unsafe { libc::fork() } {
-            // The limit of processes is reached. The daemon notices the exit, and ends with a message.
-            -1 => exit(),
-            0 => {
-                drop(done);
-                let _ = parent_is_done.read(&mut [0]);
-                // This child has the last references now.
-                exit()
+        await_event(from, &mut shares);
+        // The kernel itself would close connections for which there is no descriptor, in this process.
+        if shares.values().map(|it| it.kept.len() + it.children.len()).sum::<usize>() > room {
+            exit();
+        }
+        if is_ready(from) {
+            let (Some((user, batch)), Some(_)) = (receive(from), receive(from)) else { exit() };
+            shares.entry(user).or_default().kept.extend(batch);
+        }
+        let due: Vec<u32> = shares.iter().filter(|(_, it)| it.is_due()).map(|(user, _)| *user).collect();
+        due.into_iter().for_each(|user| start_child(user, &mut shares, from));
+        shares.retain(|_, it| !it.children.is_empty() || !it.kept.is_empty());
+    }
+}
+
+/// Waits until something comes or a child ends, and forgets children that have ended. Where a child could not be
+/// started, this waits only for a while.
+fn await_event(from: BorrowedFd<'_>, shares: &mut HashMap<u32, Share>) {
+    const A_WHILE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let children = shares.values().flat_map(|it| &it.children).map(|it| it.as_fd());
+    let mut all: Vec<PollFd<'_>> = std::iter::once(from).chain(children).map(poll_for).collect();
+    let is_left = shares.values().any(Share::is_due);
+    match poll(&mut all, is_left.then_some(&A_WHILE)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(_) => exit(),
+    }
+    drop(all);
+    shares.values_mut().for_each(|it| it.children.retain(|child| !is_ready(child.as_fd())));
+}
+
+fn poll_for(it: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::from_borrowed_fd(it, PollFlags::IN)
+}
+
+fn is_ready(it: BorrowedFd<'_>) -> bool {
+    poll(&mut [poll_for(it)], Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+/// Has a child let go of what is kept of a user. Where the limit of processes is reached, it stays.
+fn start_child(user: u32, shares: &mut HashMap<u32, Share>, from: BorrowedFd<'_>) {
+    let (Some(share), Ok((mut ours, mut its))) = (shares.get_mut(&user), UnixStream::pair()) else { exit() };
+    let kept = std::mem::take(&mut share.kept);
+    // SAFETY: one thread.
+    match unsafe { libc::fork() } {
+        -1 => share.kept = kept,
+        0 => {
+            // Connections of other users are not for this child: it lets go of them while they are its parent's too. So
+            // it does of the channel, by whose end the daemon notices that the parent is gone.
+            shares.clear();
+            // SAFETY: nobody uses it any more in this child.
+            unsafe { libc::close(from.as_raw_fd()) };
+            drop(ours);
+            let _ = its.write(&[0]);
+            let _ = its.read(&mut [0]);
+            // This child has the last references now.
+            exit()
+        }
+        child => {
+            drop(its);
+            let _ = ours.read(&mut [0]);
+            let child = Pid::from_raw(child).map(|child| pidfd_open(child, PidfdFlags::empty()));
+            // One that was killed has ended.
+            if let Some(Ok(child)) = child {
+                share.children.push(child);
             }
-            _ => drop((batch, done)),
+            drop((kept, ours));
         }
     }
 }
@@ -156,18 +240,18 @@ fn exit() -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// The next packet's descriptors; `None` when the daemon is gone.
-fn receive(from: BorrowedFd<'_>) -> Option<Vec<OwnedFd>> {
-    let mut octet = [0];
+/// The user that the next packet names, and its descriptors; `None` when the daemon is gone.
+fn receive(from: BorrowedFd<'_>) -> Option<(u32, Vec<OwnedFd>)> {
+    let mut name = [0; 4];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
-    let it = recvmsg(from, &mut [IoSliceMut::new(&mut octet)], &mut beside, RecvFlags::CMSG_CLOEXEC).ok()?;
+    let it = recvmsg(from, &mut [IoSliceMut::new(&mut name)], &mut beside, RecvFlags::CMSG_CLOEXEC).ok()?;
     let descriptors = beside.drain().flat_map(|message| match message {
         RecvAncillaryMessage::ScmRights(it) => it.collect(),
         _ => Vec::new(),
     });
     let descriptors = descriptors.collect();
-    (it.bytes > 0).then_some(descriptors)
+    (it.bytes > 0).then_some((u32::from_ne_bytes(name), descriptors))
 }
 
 #[cfg(test)]
@@ -202,12 +286,33 @@ mod tests {
         closer.flush().unwrap();
         assert!(!closer.is_due() && !closer.is_crowded() && closer.pending.is_empty());
         let batches = std::iter::from_fn(|| {
-            let batch = receive(from.as_fd()).filter(|batch| !batch.is_empty())?;
+            let (user, batch) = receive(from.as_fd()).filter(|(_, batch)| !batch.is_empty())?;
             // The word that the daemon has dropped its own references.
-            assert_eq!(receive(from.as_fd()).map(|it| it.len()), Some(0));
-            Some(batch.iter().map(|it| user_of(it, &others)).collect::<Vec<_>>())
+            assert_eq!(receive(from.as_fd()).map(|(_, batch)| batch.len()), Some(0));
+            let users: Vec<u32> = batch.iter().map(|it| user_of(it, &others)).collect();
+            assert_eq!(user, users[0]);
+            Some(users)
         });
         let batches: Vec<_> = batches.take(4).collect();
         assert_eq!(batches, [vec![1; BATCH], vec![2, 2], vec![3], vec![1]]);
+    }
+
+    /// Fails if a user whose closes wait gets a child for each further connection.
+    #[test]
+    fn a_user_whose_closes_wait_gets_few_children() {
+        let connections = |count| (0..count).map(|_| OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        let mut share = Share::default();
+        assert!(!share.is_due());
+        share.kept.extend(connections(1));
+        assert!(share.is_due());
+        share.children.extend(connections(CHILDREN));
+        assert!(!share.is_due());
+        share.kept.extend(connections(KEPT - 2));
+        assert!(!share.is_due());
+        share.kept.extend(connections(1));
+        assert!(share.is_due());
+        share.kept.truncate(1);
+        share.children.pop();
+        assert!(share.is_due());
     }
 }

@@ -196,6 +196,16 @@ fn the_service_has_room_for_its_tables() {
     assert!(limit.parse::<u64>().unwrap() >= 16, "{limit}");
 }
 
+/// With a limit of starts systemd gives up at last, and all programs stay on kernel TCP.
+#[test]
+fn it_is_started_anew_however_often_it_fails() {
+    let place = Place::new();
+    let [_, service] = units(&place);
+    let text = fs::read_to_string(service).unwrap();
+    let value = |of: &str| text.lines().find_map(|line| line.strip_prefix(of)?.strip_prefix('='));
+    assert_eq!([value("Restart"), value("StartLimitIntervalSec")], [Some("on-failure"), Some("0")]);
+}
+
 #[test]
 fn it_takes_the_locked_memory_that_it_may_have() {
     let daemon = Daemon::start_by(&["prlimit", "--memlock=4096:"], &[]);
