@@ -141,27 +141,42 @@ fn strangers_stay_on_kernel_tcp() {
     pair.stage.finish();
 }
 
+/// What memory cgroups may use: little, and enough.
+const LITTLE: &str = "1048576";
+const ENOUGH: &str = "67108864";
+
+/// Has all processes of these namespaces be in a control group with this limit, as files say that stand in the place of
+/// the kernel's, for both versions of them. False, said aloud, where nothing can be mounted.
+fn limit_memory(pair: &Pair, limit: &str) -> bool {
+    let root = pair.stage.path("cgroups");
+    fs::create_dir_all(root.join("memory")).unwrap();
+    set_limit(pair, limit);
+    for file in ["memory.current", "memory/memory.usage_in_bytes"] {
+        fs::write(root.join(file), "4096\n").unwrap();
+    }
+    let script = "mount --make-rprivate / && mount --bind \"$0\" /sys/fs/cgroup";
+    let is_mounted = Command::new("sh").args(["-c", script]).arg(&root).status().is_ok_and(|it| it.success());
+    if !is_mounted {
+        skip("nothing can be mounted");
+    }
+    is_mounted
+}
+
+fn set_limit(pair: &Pair, limit: &str) {
+    for file in ["memory.max", "memory/memory.limit_in_bytes"] {
+        fs::write(pair.stage.path("cgroups").join(file), format!("{limit}\n")).unwrap();
+    }
+}
+
 /// The daemon decides how large its pools are, and what is left for a control group is asked nevertheless. Both users
-/// are below the same one, as files say that stand in the place of the kernel's, for both versions of them.
+/// are below the same one.
 #[test]
 fn memory_that_a_cgroup_needs_itself_is_left_to_it() {
-    for (limit, is_enough) in [("67108864", true), ("1048576", false)] {
+    for (limit, is_enough) in [(ENOUGH, true), (LITTLE, false)] {
         apart(libc::CLONE_NEWNS, || {
             let Some(pair) = Pair::members("guest.c", &["--no-bpf"]) else { return };
-            let root = pair.stage.path("cgroups");
-            fs::create_dir_all(root.join("memory")).unwrap();
-            for (file, text) in [
-                ("memory.max", limit),
-                ("memory.current", "4096"),
-                ("memory/memory.limit_in_bytes", limit),
-                ("memory/memory.usage_in_bytes", "4096"),
-            ] {
-                fs::write(root.join(file), format!("{text}\n")).unwrap();
-            }
-            let script = "mount --make-rprivate / && mount --bind \"$0\" /sys/fs/cgroup";
-            let mounted = Command::new("sh").args(["-c", script]).arg(&root).status();
-            if !mounted.is_ok_and(|it| it.success()) {
-                return skip("nothing can be mounted");
+            if !limit_memory(&pair, limit) {
+                return;
             }
             // The daemon may have to wait for a processor.
             echo(&pair, 3, 5000);
@@ -173,6 +188,34 @@ fn memory_that_a_cgroup_needs_itself_is_left_to_it() {
             pair.stage.finish();
         });
     }
+}
+
+/// Fails if connections that have met without memory for them stay on kernel TCP for good.
+#[test]
+fn memory_that_a_cgroup_gets_back_is_used() {
+    apart(libc::CLONE_NEWNS, || {
+        let Some(pair) = Pair::members("guest.c", &["--no-bpf"]) else { return };
+        if !limit_memory(&pair, LITTLE) {
+            return;
+        }
+        let port = free_port();
+        let server = pair.serve(0, &format!("serve {port}"), port);
+        // Long enough for a daemon that has to wait for a processor.
+        let client = pair.start(1, &format!("hold {port} 5 1 5000"));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !client.said().contains("there") {
+            assert!(Instant::now() < deadline, "{}", client.said());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        set_limit(&pair, ENOUGH);
+        client.signal(libc::SIGUSR1);
+        assert_eq!(client.succeed(Duration::from_secs(120)), format!("there\n{DONE}"));
+        server.stop(libc::SIGTERM);
+        for user in &pair.users {
+            assert!(is_kernel_only() || user.run.fast(None).connections == 6, "{}", user.run.table());
+        }
+        pair.stage.finish();
+    });
 }
 
 #[test]

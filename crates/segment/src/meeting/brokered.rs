@@ -113,7 +113,8 @@ impl Meeting {
         match end.asked() {
             Asked::Nothing => Answer::Forgotten,
             Asked::Place => match self.place(end) {
-                Some(it) if it.is_ready() => Answer::Offer,
+                // It is not time where there was no memory for it.
+                Some(it) if it.is_ready() && is_time() => Answer::Offer,
                 Some(_) => Answer::None,
                 None => Answer::Forgotten,
             },
@@ -165,13 +166,6 @@ impl Meeting {
             Outcome::Met(place) if end.waits_in_directory() && place.other() != end.peer_cookie.load(Relaxed) => {
                 return self.abandon_for_directory(end, cookie, outcome);
             }
-            Outcome::Met(place) if !self.has_memory_for_place(&place) => {
-                self.leave_directory(end);
-                end.pin(Reason::NoMemory);
-                end.set_asked(Asked::Nothing);
-                // No process asks for a pinned end again.
-                return self.abandon(cookie, outcome, true);
-            }
             Outcome::Met(place) => {
                 self.broker.forget(cookie);
                 self.asked_in_vain = 0;
@@ -210,10 +204,15 @@ impl Meeting {
         end.entry.store(0, Relaxed);
     }
 
-    /// An end that has a place joins, as soon as the place is ready.
+    /// An end that has a place joins, as soon as the place is ready and there is memory for it.
     fn take_place(&mut self, end: &End, fd: i32) {
         let Some(place) = self.place(end).filter(Place::is_ready) else { return };
         let Some(channel) = place.pool.slot(place.slot, place.side) else { return };
+        if !self.has_memory_for_place(&place) {
+            // Other processes of its control groups may give some back.
+            end.set_reason(Reason::NoMemory);
+            return end.seek_later();
+        }
         match place.side {
             Side::Maker => {
                 place.pool.lay();
@@ -380,6 +379,12 @@ impl Meeting {
     pub fn leave_broker(&mut self, end: &End, last: bool) -> bool {
         let (cookie, asked) = (end.cookie.load(Relaxed), end.asked());
         end.set_asked(Asked::Nothing);
+        if asked == Asked::Place
+            && let Some(place) = self.place(end)
+        {
+            // It had no memory for the place, or the place was not ready.
+            self.abandon(cookie, Outcome::Met(place), last);
+        }
         // Another process of the family, which has not asked, may have noted that the ask is over.
         if self.broker.find(cookie).is_none() {
             self.broker.rest();

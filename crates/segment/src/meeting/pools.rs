@@ -224,17 +224,13 @@ impl Meeting {
     }
 
     /// Whether the memory cgroups of this process leave as much as a pool takes that has this place. The broker decides
-    /// how large its pools are, and gives their first slots away first. So what counts is the slots up to this one, in
-    /// the sizes of pools that this process makes itself.
+    /// how large its pools are, and gives their first slots away first. So what counts is the slots up to this one.
     pub(super) fn has_memory_for_place(&mut self, place: &Place) -> bool {
         let times = if place.side == Side::Maker { RESERVE } else { RESERVE_TO_JOIN };
         let shape = place.pool.shape();
-        let slots = slots_with(place.slot).min(shape.slots);
         let Some(given) = self.attached(place.pool.id()).and_then(|it| it.given.as_mut()) else { return true };
-        if given.room < slots && has_memory_for(Shape { slots, ..shape }, times) {
-            given.room = slots;
-        }
-        given.room >= slots
+        given.room = room(given.room, place.slot, shape.slots, |slots| has_memory_for(Shape { slots, ..shape }, times));
+        given.room > place.slot
     }
 
     pub(super) fn forget_user(&mut self, id: i32) {
@@ -247,14 +243,40 @@ impl Meeting {
     }
 }
 
-/// How many slots a pool that this process makes would have, if it has `slot`.
-fn slots_with(slot: u32) -> u32 {
+/// For how many slots of a pool with `all` slots there is memory, if there was some for the first `known` ones and
+/// `slot` is to be used: as many as a pool of this process's own would have, so that it does not ask for each slot, or
+/// else those up to this one.
+fn room(known: u32, slot: u32, all: u32, has_memory: impl Fn(u32) -> bool) -> u32 {
+    if known > slot {
+        return known;
+    }
     let mut sizes = core::iter::successors(Some(FIRST_SLOTS), |slots| Some(slots * GROWTH));
-    sizes.find(|&slots| slots > slot).unwrap_or(Shape::MAX_SLOTS)
+    let many = sizes.find(|&slots| slots > slot).unwrap_or(all).min(all);
+    [many, slot + 1].into_iter().find(|&slots| has_memory(slots)).unwrap_or(known)
 }
 
 /// Whether the memory cgroups of this process have `times` the size of a pool of this shape left.
 pub(super) fn has_memory_for(shape: Shape, times: u64) -> bool {
     // A shape that is not sane is refused later, and its size means nothing.
     !shape.is_sane() || kernel::is_left_by_cgroups(times * shape.pool_bytes() as u64)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Fails if the ninth slot is had only where there is memory for 64.
+    #[test]
+    fn a_slot_needs_memory_for_the_slots_up_to_it() {
+        let room_for = |most: u32| move |slots: u32| slots <= most;
+        assert_eq!(room(0, 0, 64, room_for(64)), 1);
+        assert_eq!(room(1, 1, 64, room_for(64)), 8);
+        assert_eq!(room(8, 8, 64, room_for(64)), 64);
+        assert_eq!(room(8, 8, 64, room_for(9)), 9);
+        assert_eq!(room(9, 8, 64, room_for(0)), 9);
+        assert_eq!(room(8, 8, 64, room_for(8)), 8);
+        // What is known to be enough is not asked for.
+        assert_eq!(room(64, 63, 64, |_| unreachable!()), 64);
+        assert_eq!(room(0, 2, 4, room_for(4)), 4);
+    }
 }
