@@ -21,6 +21,17 @@ pub struct Dial {
     cookie: u64,
 }
 
+/// What comes beside an answer.
+#[derive(Debug)]
+pub enum Beside {
+    /// No descriptor.
+    Nothing,
+    /// A descriptor.
+    Gift(Gift),
+    /// A descriptor for which this process has no free number: the kernel has closed it.
+    Lost,
+}
+
 /// A descriptor that came with an answer. It is closed when dropped.
 #[derive(Debug)]
 pub struct Gift(i32);
@@ -139,11 +150,11 @@ impl Dial {
             unsafe { syscall(libc::SYS_ppoll, [&raw mut it as usize, 1, &raw const for_so_long as usize, 0, 0, 0]) };
     }
 
-    /// The next answer, and what comes with it; `None` if there is none yet.
+    /// The next answer, and what comes beside it; `None` if there is none yet.
     ///
     /// # Errors
     /// There is no connection any more, or not with a broker that speaks this version of the wire.
-    pub fn hear(&self) -> Result<Option<(Answer, Option<Gift>)>, Errno> {
+    pub fn hear(&self) -> Result<Option<(Answer, Beside)>, Errno> {
         if !self.is_there() {
             return Err(Errno(libc::EBADF));
         }
@@ -158,9 +169,11 @@ impl Dial {
                 Err(Errno(libc::EAGAIN | libc::EINTR)) => return Ok(None),
                 Err(e) => return Err(e),
             };
-        let gift = control.gift(message.msg_controllen);
+        let is_lost = message.msg_flags & libc::MSG_CTRUNC != 0;
+        let gift = control.gift(message.msg_controllen).map(Beside::Gift);
+        let beside = gift.unwrap_or(if is_lost { Beside::Lost } else { Beside::Nothing });
         let answer = Answer::parse(octets.get(..len).unwrap_or_default()).map_err(|_| Errno(libc::EPROTO))?;
-        Ok(Some((answer, gift)))
+        Ok(Some((answer, beside)))
     }
 
     /// Closes it, if it is still there.

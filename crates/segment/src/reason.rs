@@ -94,7 +94,7 @@ reasons! {
     PathSilent = "path-silent",
     /// Its two ends have met. A direction goes up with its sender's next send.
     Met = "met",
-    /// The process had no free descriptor or buffer to ask the kernel by who is at the other end.
+    /// The process had no free descriptor or buffer to ask who is at the other end, or no descriptor for shared memory.
     NoDescriptor = "no-descriptor",
     /// The other end could not be asked yet: its program has not accepted the connection. It is asked again after some
     /// more calls.

@@ -7,7 +7,7 @@
 use crate::channel::{MARK, Pool, Side};
 use crate::clock;
 use crate::config::SocketPath;
-use crate::dial::{Dial, Gift};
+use crate::dial::{Beside, Dial};
 use crate::raw::Errno;
 use crate::sync::{AtomicBool, Relaxed};
 use underpass_broker as wire;
@@ -65,6 +65,8 @@ pub(super) enum Outcome {
     Refused(Refusal),
     /// The memory could not be mapped.
     NoMemory,
+    /// This process has no free descriptor to ask with, or for the memory.
+    NoDescriptor,
     /// The connection to the broker has ended.
     Lost,
 }
@@ -268,8 +270,8 @@ impl Broker {
         self.not_before = now + self.pause;
     }
 
-    /// The next answer to an ask, and what comes with it.
-    pub(super) fn hear(&mut self) -> Option<(wire::Answer, Option<Gift>)> {
+    /// The next answer to an ask, and what comes beside it.
+    pub(super) fn hear(&mut self) -> Option<(wire::Answer, Beside)> {
         while let Some(dial) = self.dial {
             match dial.hear() {
                 Ok(Some((wire::Answer { token, verdict: Verdict::Here { daemon }, .. }, _))) => {

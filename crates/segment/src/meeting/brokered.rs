@@ -13,7 +13,7 @@ use super::broker::{Broker, HEED_NS, Outcome, Place, Try};
 use super::{Answer, Meeting, unless_closed};
 use crate::channel::{Channel, MARK, Pool, Shape, Side};
 use crate::clock;
-use crate::dial::Gift;
+use crate::dial::{Beside, Gift};
 use crate::directory::{Directory, Key};
 use crate::end::{Asked, End, Stage};
 use crate::kernel;
@@ -181,8 +181,9 @@ impl Meeting {
                 self.leave_directory(end);
                 refuse(end, refusal);
             }
-            Outcome::NoMemory => {
-                end.set_reason(Reason::NoMemory);
+            Outcome::NoMemory | Outcome::NoDescriptor => {
+                let is_memory = matches!(outcome, Outcome::NoMemory);
+                end.set_reason(if is_memory { Reason::NoMemory } else { Reason::NoDescriptor });
                 end.ask_later();
             }
             Outcome::Lost => end.seek_later(),
@@ -245,16 +246,17 @@ impl Meeting {
 
     /// Takes all answers that have come.
     fn hear(&mut self) {
-        while let Some((answer, gift)) = self.broker.hear() {
-            self.note(answer, gift);
+        while let Some((answer, beside)) = self.broker.hear() {
+            self.note(answer, beside);
         }
     }
 
-    fn note(&mut self, answer: wire::Answer, gift: Option<Gift>) {
-        let outcome = match (answer.verdict, gift) {
+    fn note(&mut self, answer: wire::Answer, beside: Beside) {
+        let outcome = match (answer.verdict, beside) {
             (Verdict::Waiting, _) => Outcome::Waiting,
             (Verdict::Refused(refusal), _) => Outcome::Refused(refusal),
-            (Verdict::Met { pool, shape, slot, side, cookies }, Some(memory)) if answer.mark == MARK => {
+            (Verdict::Met { .. }, Beside::Lost) => Outcome::NoDescriptor,
+            (Verdict::Met { pool, shape, slot, side, cookies }, Beside::Gift(memory)) if answer.mark == MARK => {
                 let side = if side == wire::Side::Maker { Side::Maker } else { Side::Joiner };
                 match self.pool_of(memory, Shape::of_broker(shape), pool) {
                     Some(pool) => Outcome::Met(Place { pool, slot: slot.into(), side, cookies }),
@@ -298,24 +300,26 @@ impl Meeting {
     /// The pool of a joined end, which the broker gave to another process or to another image of this one: asks the
     /// broker to give it again, and waits for it, within limits.
     pub(super) fn fetch(&mut self, end: &End, fd: i32) -> Option<Pool> {
-        let (cookie, until) = (end.cookie.load(Relaxed), clock::nanoseconds() + PATIENCE_TO_FETCH_NS);
+        self.fetch_until(end, fd, clock::nanoseconds() + PATIENCE_TO_FETCH_NS)
+    }
+
+    pub(super) fn fetch_until(&mut self, end: &End, fd: i32, until: u64) -> Option<Pool> {
+        let cookie = end.cookie.load(Relaxed);
         if kernel::cookie(fd) != Ok(cookie) {
             return None;
         }
-        let ring_bytes = self.ring_bytes;
-        if !self.gets_through(until, |broker| broker.ask(cookie, fd, ring_bytes, None)) {
-            return None;
-        }
-        let outcome = loop {
-            self.hear();
-            let outcome = self.broker.find(cookie)?.outcome;
-            match outcome {
-                Outcome::None if self.broker.wait(until) => {}
-                outcome => break outcome,
+        let place = loop {
+            match self.outcome_for(cookie, fd, until)? {
+                Outcome::Met(place) => break place,
+                // Another thread may close one meanwhile.
+                Outcome::NoDescriptor if clock::nanoseconds() < until => clock::nap(1000),
+                Outcome::NoDescriptor => {
+                    end.set_reason(Reason::NoDescriptor);
+                    return None;
+                }
+                _ => return None,
             }
         };
-        self.broker.forget(cookie);
-        let Outcome::Met(place) = outcome else { return None };
         let is_same =
             (place.pool.id(), place.slot, place.side) == (end.pool.load(Relaxed), end.slot.load(Relaxed), end.side());
         if !is_same || place.pool.shape() != end.shape() {
@@ -327,6 +331,26 @@ impl Meeting {
         Some(place.pool)
     }
 
+    /// What becomes of an ask for this socket, until `until` (CLOCK_MONOTONIC, ns); `None` where it cannot be made.
+    fn outcome_for(&mut self, cookie: u64, fd: i32, until: u64) -> Option<Outcome> {
+        let ring_bytes = self.ring_bytes;
+        match self.gets_through(until, |broker| broker.ask(cookie, fd, ring_bytes, None)) {
+            Ok(()) => {}
+            Err(Try::NoDescriptor) => return Some(Outcome::NoDescriptor),
+            Err(_) => return None,
+        }
+        let outcome = loop {
+            self.hear();
+            let outcome = self.broker.find(cookie)?.outcome;
+            match outcome {
+                Outcome::None if self.broker.wait(until) => {}
+                outcome => break outcome,
+            }
+        };
+        self.broker.forget(cookie);
+        Some(outcome)
+    }
+
     /// Whether the broker would give again all memory that this process has from it.
     pub(super) fn would_be_given_again(&mut self) -> bool {
         let has_any =
@@ -335,7 +359,7 @@ impl Meeting {
             return true;
         }
         let until = clock::nanoseconds() + PATIENCE_NS;
-        if !self.gets_through(until, Broker::greet) {
+        if self.gets_through(until, Broker::greet).is_err() {
             return false;
         }
         let daemon = self.broker.daemon;
@@ -344,17 +368,20 @@ impl Meeting {
     }
 
     /// Tries to ask the broker, until `until` (CLOCK_MONOTONIC, ns): again whenever the broker has to show first that
-    /// it is at work. Whether it was asked.
-    pub(super) fn gets_through(&mut self, until: u64, what: impl Fn(&mut Broker) -> Try) -> bool {
+    /// it is at work.
+    ///
+    /// # Errors
+    /// It was not asked, and why.
+    pub(super) fn gets_through(&mut self, until: u64, what: impl Fn(&mut Broker) -> Try) -> Result<(), Try> {
         loop {
             match what(&mut self.broker) {
-                Try::Asked => return true,
+                Try::Asked => return Ok(()),
                 Try::Knocking if self.broker.wait(until) => self.hear(),
                 // Others may connect to it at this moment, more than it takes at once.
                 Try::Later if self.broker.is_sought(clock::nanoseconds()) && clock::nanoseconds() < until => {
                     clock::nap(1000);
                 }
-                _ => return false,
+                why => return Err(why),
             }
         }
     }

@@ -65,7 +65,7 @@ impl Pair {
 
 const SHAPE: Shape = Shape { ring_bytes: 1 << 16, slots: 4 };
 
-fn end() -> Box<End> {
+pub(super) fn end() -> Box<End> {
     // SAFETY: zeroed memory is an unused end.
     unsafe { Box::new(core::mem::zeroed()) }
 }
