@@ -121,8 +121,7 @@ impl Namespace {
     /// There is no such switch, or the kernel refuses.
     pub fn attach_to(&self, bridge: &str, name: &str) -> Result<(), RigError> {
         let doing = "attaching to a switch";
-        let index = || Interface::named(bridge).map(|it| it.index()).map_err(io::Error::other);
-        let index = self.inside(index).map_err(refused(doing, name))?;
+        let index = self.index(bridge).map_err(refused(doing, name))?;
         let mut message = named(name);
         message.attributes.push(LinkAttribute::Controller(index));
         self.ask(doing, name, 0, RouteNetlinkMessage::SetLink(message))
@@ -166,9 +165,8 @@ impl Namespace {
     /// The kernel refuses.
     pub fn add_address(&self, name: &str, address: IpAddr, network: u8) -> Result<(), RigError> {
         let doing = "giving an address to";
-        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
         let mut message = AddressMessage::default();
-        message.header.index = self.inside(index).map_err(refused(doing, name))?;
+        message.header.index = self.index(name).map_err(refused(doing, name))?;
         message.header.family = family(address);
         message.header.prefix_len = network;
         message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
@@ -182,9 +180,8 @@ impl Namespace {
     /// The kernel refuses.
     pub fn remove_address(&self, name: &str, address: IpAddr, network: u8) -> Result<(), RigError> {
         let doing = "taking an address from";
-        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
         let mut message = AddressMessage::default();
-        message.header.index = self.inside(index).map_err(refused(doing, name))?;
+        message.header.index = self.index(name).map_err(refused(doing, name))?;
         message.header.family = family(address);
         message.header.prefix_len = network;
         message.attributes = vec![AddressAttribute::Local(address)];
@@ -236,8 +233,7 @@ impl Namespace {
     ) -> Result<(), RigError> {
         use netlink_packet_route::route::RouteNextHop;
         let doing = "making a route by several routers behind";
-        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
-        let interface_index = self.inside(index).map_err(refused(doing, name))?;
+        let interface_index = self.index(name).map_err(refused(doing, name))?;
         let hop = |router: &IpAddr| {
             let mut hop = RouteNextHop::default();
             hop.interface_index = interface_index;
@@ -259,8 +255,7 @@ impl Namespace {
     pub(crate) fn set_hop(&self, number: u32, name: &str, router: Ipv4Addr) -> Result<(), RigError> {
         const RTM_NEWNEXTHOP: u16 = 104;
         let (doing, [id, out, gateway]) = ("making a next hop behind", [1u16, 5, 6]);
-        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
-        let index = self.inside(index).map_err(refused(doing, name))?;
+        let index = self.index(name).map_err(refused(doing, name))?;
         let mut body = vec![libc::AF_INET as u8, 0, 0, 0, 0, 0, 0, 0];
         for (kind, octets) in [(id, number.to_ne_bytes()), (out, index.to_ne_bytes()), (gateway, router.octets())] {
             body.extend([8u16, kind].map(u16::to_ne_bytes).as_flattened());
@@ -289,10 +284,14 @@ impl Namespace {
         self.queue_by("setting the rate of", name, attributes)
     }
 
+    /// The number of an interface.
+    fn index(&self, name: &str) -> io::Result<u32> {
+        self.inside(|| Interface::named(name).map(|it| it.index()).map_err(io::Error::other))
+    }
+
     /// Gives an interface the queueing discipline of these attributes.
     fn queue_by(&self, doing: &'static str, name: &str, attributes: Vec<TcAttribute>) -> Result<(), RigError> {
-        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
-        let mut message = TcMessage::with_index(self.inside(index).map_err(refused(doing, name))? as i32);
+        let mut message = TcMessage::with_index(self.index(name).map_err(refused(doing, name))? as i32);
         message.header.parent = TcHandle::ROOT;
         message.attributes = attributes;
         self.ask(doing, name, NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewQueueDiscipline(message))
@@ -323,10 +322,9 @@ impl Namespace {
     /// The kernel refuses.
     pub fn set_neighbour(&self, name: &str, ip: IpAddr, address: [u8; 6], is_stale: bool) -> Result<(), RigError> {
         let doing = "setting a neighbour of";
-        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
         let mut message = NeighbourMessage::default();
         message.header.family = family(ip);
-        message.header.ifindex = self.inside(index).map_err(refused(doing, name))?;
+        message.header.ifindex = self.index(name).map_err(refused(doing, name))?;
         message.header.state = if is_stale { NeighbourState::Stale } else { NeighbourState::Reachable };
         message.attributes.push(NeighbourAttribute::Destination(ip.into()));
         message.attributes.push(NeighbourAttribute::LinkLayerAddress(address.to_vec()));

@@ -13,6 +13,7 @@ use underpass_tests::net::free_port;
 use underpass_tests::stage::{Stage, compile, skip};
 
 use crate::databases::redis_server;
+use crate::faults::await_word_for;
 
 const ONE: u32 = 61_001;
 const OTHER: u32 = 61_002;
@@ -202,11 +203,7 @@ fn memory_that_a_cgroup_gets_back_is_used() {
         let server = pair.serve(0, &format!("serve {port}"), port);
         // Long enough for a daemon that has to wait for a processor.
         let client = pair.start(1, &format!("hold {port} 5 1 5000"));
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !client.said().contains("there") {
-            assert!(Instant::now() < deadline, "{}", client.said());
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        await_word_for(Duration::from_secs(60), &client, "there");
         set_limit(&pair, ENOUGH);
         client.signal(libc::SIGUSR1);
         assert_eq!(client.succeed(Duration::from_secs(120)), format!("there\n{DONE}"));
@@ -250,11 +247,7 @@ fn a_daemon_that_dies_costs_no_byte_and_its_successor_goes_on() {
     let server = pair.serve(0, &format!("serve {port}"), port);
     // Long enough for a daemon that has to wait for a processor.
     let client = pair.start(1, &format!("hold {port} 20 20 1000"));
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !client.said().contains("there") {
-        assert!(Instant::now() < deadline, "{}", client.said());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    await_word_for(Duration::from_secs(30), &client, "there");
     pair.broker.replace(&pair.stage);
     client.signal(libc::SIGUSR1);
     assert_eq!(client.succeed(Duration::from_secs(60)), format!("there\n{DONE}"));

@@ -344,7 +344,12 @@ fn another_user_gets_in_nowhere() {
 }
 
 pub fn await_word(group: &Group, word: &str) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    await_word_for(Duration::from_secs(20), group, word);
+}
+
+/// As [`await_word`], with this patience.
+pub fn await_word_for(patience: Duration, group: &Group, word: &str) {
+    let deadline = Instant::now() + patience;
     while !group.said().contains(word) {
         assert!(Instant::now() < deadline, "no {word}:\n{}{}", group.said(), group.where_it_is());
         std::thread::sleep(Duration::from_millis(1));

@@ -204,7 +204,7 @@ impl Sender<'_> {
         loop {
             let tail = self.tail.load(Relaxed);
             if self.ring.lap(tail) < 2 * HEADER {
-                self.put(tail, self.ring.lap(tail), |_| header(SKIP, 0));
+                self.skip(tail, self.ring.lap(tail));
                 continue;
             }
             if self.put(tail, 2 * HEADER, |ring| {
