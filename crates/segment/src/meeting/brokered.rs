@@ -207,12 +207,16 @@ impl Meeting {
 
     /// An end that has a place joins, as soon as the place is ready and there is memory for it.
     fn take_place(&mut self, end: &End, fd: i32) {
-        let Some(place) = self.place(end).filter(Place::is_ready) else { return };
+        let Some(place) = self.place(end) else { return };
         let Some(channel) = place.pool.slot(place.slot, place.side) else { return };
+        // Also of a place that is not ready: its maker may lack the same memory, and never make it ready.
         if !self.has_memory_for_place(&place) {
             // Other processes of its control groups may give some back.
             end.set_reason(Reason::NoMemory);
             return end.seek_later();
+        }
+        if !place.is_ready() {
+            return;
         }
         match place.side {
             Side::Maker => {
