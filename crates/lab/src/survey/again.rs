@@ -9,17 +9,12 @@ use anyhow::{Result, bail};
 use super::endpoints::Place;
 use super::journal::changed;
 use super::record::{Endpoint, Head, Key};
-use super::remote::AgentError;
-use super::roster::{Connect, OtherVersion, Roster, check_version};
-use super::sample::Trouble;
+use super::roster::{Connect, OtherVersion, Roster, Taken, check_version};
 use crate::bench::{Experiment, Lab};
-use crate::interrupt::{self, Interrupted};
+use crate::interrupt::Interrupted;
 use crate::launcher::{Reading, Session, Side};
 use crate::plan::Plan;
 use crate::unit::Unit;
-
-/// How often a sample is tried.
-const TRIES: u32 = 3;
 
 /// The endpoints, and their agents.
 pub struct Again {
@@ -107,30 +102,11 @@ impl Experiment for Samples {
 
 impl Again {
     fn reading(&mut self, key: &Key) -> Result<Reading> {
-        let mut failed = String::new();
-        for _ in 0..TRIES {
-            match self.roster.sample(key) {
-                Ok(sample) => return Ok(Ok(sample.value)),
-                Err(Trouble::Failed(reason)) => failed = reason,
-                Err(Trouble::Lost(index, error)) => {
-                    self.find_again(index, &error)?;
-                    failed = format!("{} was lost: {error}", self.roster.name(index));
-                }
-                Err(Trouble::Interrupted) => return Err(Interrupted.into()),
-            }
+        match self.roster.take(key).map_err(Changed)? {
+            Taken::Sample(sample) => Ok(Ok(sample.value)),
+            Taken::Failed(reason) => Ok(Err(reason)),
+            Taken::Lost => bail!("{}", self.roster.loss(key).unwrap_or_default()),
+            Taken::Interrupted => Err(Interrupted.into()),
         }
-        Ok(Err(format!("{failed} ({TRIES} times)")))
-    }
-
-    fn find_again(&mut self, index: usize, error: &AgentError) -> Result<()> {
-        match self.roster.find_again(index, error) {
-            Ok(true) => return Ok(()),
-            Ok(false) => interrupt::check()?,
-            Err(what) => return Err(Changed(what).into()),
-        }
-        // Later errors say only that it is gone.
-        let name = self.roster.name(index);
-        let reason = self.lost().into_iter().find(|(lost, _)| lost == name).map(|(_, reason)| reason);
-        bail!("{name} was lost: {}", reason.unwrap_or_else(|| error.to_string()));
     }
 }

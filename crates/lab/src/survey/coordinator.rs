@@ -15,14 +15,10 @@ use super::record::{
     FORMAT, Head, Key, MOST_CELLS, MOST_SAMPLES, Plan, ReadError, SCHEMA, Series, SurveyRecord, cells,
 };
 use super::remote::{AgentError, Remote};
-use super::roster::{MeetError, Roster};
-use super::sample::Trouble;
+use super::roster::{MeetError, Roster, Taken};
 use crate::host::revision;
 use crate::interrupt;
 use crate::record::{Skipped, now};
-
-/// How often a sample is tried.
-const TRIES: u32 = 3;
 
 /// A survey to be made.
 pub struct Survey<'a> {
@@ -233,52 +229,24 @@ impl Run<'_> {
                 if taken.get(&key).is_some_and(|taken| *taken > number) {
                     continue;
                 }
-                if self.roster.has_lost(&key) || self.given_up.contains_key(&key) {
+                if self.roster.loss(&key).is_some() || self.given_up.contains_key(&key) {
                     progress.pass();
                     continue;
                 }
                 progress.begin(&key);
-                match self.take(&key)? {
-                    Taken::Sample => *taken.entry(key).or_default() += 1,
-                    Taken::Nothing => {}
+                match self.roster.take(&key).map_err(SurveyError::Changed)? {
+                    Taken::Sample(sample) => {
+                        self.journal.keep(Entry { key: key.clone(), sample })?;
+                        *taken.entry(key).or_default() += 1;
+                    }
+                    Taken::Failed(reason) => drop(self.given_up.insert(key, reason)),
+                    Taken::Lost => {}
                     Taken::Interrupted => return Ok(true),
                 }
                 progress.end();
             }
         }
         Ok(false)
-    }
-
-    /// One sample, tried a few times.
-    fn take(&mut self, key: &Key) -> Result<Taken, SurveyError> {
-        for attempt in 1..=TRIES {
-            if interrupt::check().is_err() {
-                return Ok(Taken::Interrupted);
-            }
-            match self.roster.sample(key) {
-                Ok(sample) => {
-                    let entry = Entry { key: key.clone(), sample };
-                    self.journal.keep(entry)?;
-                    return Ok(Taken::Sample);
-                }
-                Err(Trouble::Interrupted) => return Ok(Taken::Interrupted),
-                Err(Trouble::Lost(index, error)) => {
-                    if !self.roster.find_again(index, &error).map_err(SurveyError::Changed)? {
-                        return Ok(if interrupt::check().is_err() { Taken::Interrupted } else { Taken::Nothing });
-                    }
-                    // The agent is there again, but measuring this figure may be what makes it end.
-                    if attempt == TRIES {
-                        let name = self.roster.name(index);
-                        self.given_up.insert(key.clone(), format!("{name} was lost ({TRIES} times): {error}"));
-                    }
-                }
-                Err(Trouble::Failed(reason)) if attempt == TRIES => {
-                    self.given_up.insert(key.clone(), format!("{reason} ({TRIES} times)"));
-                }
-                Err(Trouble::Failed(_)) => {}
-            }
-        }
-        Ok(Taken::Nothing)
     }
 
     /// Writes the record. The journal goes when it is complete.
@@ -309,11 +277,4 @@ impl Run<'_> {
         }
         Ok(Outcome { record, lost, interrupted })
     }
-}
-
-/// What came of a sample.
-enum Taken {
-    Sample,
-    Nothing,
-    Interrupted,
 }

@@ -20,6 +20,9 @@ const DESCRIBE: Duration = Duration::from_secs(90);
 const SEARCHES: u32 = 5;
 const APART: Duration = Duration::from_secs(1);
 
+/// How often a sample is tried.
+const TRIES: u32 = 3;
+
 /// What connects to the agent of an endpoint, by its place among all.
 pub type Connect<'a> = Box<dyn Fn(usize) -> Result<Remote, AgentError> + 'a>;
 
@@ -35,6 +38,19 @@ pub struct Roster<'a> {
     lost: BTreeMap<usize, String>,
     /// It may hold what the agents run in, and so is dropped after them.
     connect: Connect<'a>,
+}
+
+/// What came of a sample that was tried a few times.
+#[derive(Debug)]
+pub enum Taken {
+    /// It was taken.
+    Sample(Sample),
+    /// It failed each time, the last time for this reason.
+    Failed(String),
+    /// An endpoint of its figure is lost.
+    Lost,
+    /// The user wants the end.
+    Interrupted,
 }
 
 /// Why there are no agents to work with.
@@ -122,23 +138,42 @@ impl<'a> Roster<'a> {
     }
 
     /// The name of an endpoint.
-    pub fn name(&self, index: usize) -> &str {
+    fn name(&self, index: usize) -> &str {
         &self.places[index].name
     }
 
-    /// Takes a sample.
+    /// Takes a sample, tried a few times.
     ///
     /// # Errors
-    /// There is none, for this reason.
-    pub fn sample(&mut self, key: &Key) -> Result<Sample, Trouble> {
-        self.agents.sample(key, &self.places)
+    /// An endpoint is not as it was, and this is how.
+    pub fn take(&mut self, key: &Key) -> Result<Taken, String> {
+        let mut failed = String::new();
+        for _ in 0..TRIES {
+            if interrupt::check().is_err() {
+                return Ok(Taken::Interrupted);
+            }
+            match self.agents.sample(key, &self.places) {
+                Ok(sample) => return Ok(Taken::Sample(sample)),
+                Err(Trouble::Interrupted) => return Ok(Taken::Interrupted),
+                Err(Trouble::Failed(reason)) => failed = format!("{reason} ({TRIES} times)"),
+                Err(Trouble::Lost(index, error)) => {
+                    if !self.find_again(index, &error)? {
+                        let is_ended = interrupt::check().is_err();
+                        return Ok(if is_ended { Taken::Interrupted } else { Taken::Lost });
+                    }
+                    // The agent is there again, but measuring this figure may be what makes it end.
+                    failed = format!("{} was lost ({TRIES} times): {error}", self.name(index));
+                }
+            }
+        }
+        Ok(Taken::Failed(failed))
     }
 
-    /// Whether an endpoint of this figure is lost.
-    pub fn has_lost(&self, key: &Key) -> bool {
+    /// That an endpoint of this figure was lost, and why; `None` if none is.
+    pub fn loss(&self, key: &Key) -> Option<String> {
         let index = |name: &String| self.places.iter().position(|place| place.name == *name);
-        let is_lost = |name: &String| index(name).is_some_and(|index| self.lost.contains_key(&index));
-        [Some(&key.sender), Some(&key.receiver), key.via.as_ref()].into_iter().flatten().any(is_lost)
+        let reason = |name: &String| Some(format!("{name} was lost: {}", self.lost.get(&index(name)?)?));
+        [Some(&key.sender), Some(&key.receiver), key.via.as_ref()].into_iter().flatten().find_map(reason)
     }
 
     /// Endpoints that are lost, with the reason.
@@ -151,7 +186,7 @@ impl<'a> Roster<'a> {
     ///
     /// # Errors
     /// It is not as it was, and this is how. It counts as lost then.
-    pub fn find_again(&mut self, index: usize, error: &AgentError) -> Result<bool, String> {
+    fn find_again(&mut self, index: usize, error: &AgentError) -> Result<bool, String> {
         self.agents.remotes[index] = None;
         let found = self.search(index, error);
         if let Err(what) = &found {
