@@ -433,7 +433,7 @@ fn an_agent_that_comes_back_as_another_ends_the_survey() {
             "the tools of b was iperf3 9.9, sockperf 9.9 and is iperf3 9.10",
         ),
         (|it| it.user = 1000, "the user number of b was 0 and is 1000"),
-        (|it| it.network = "other".to_string(), "the set of endpoints on the host of a was a, b and is a"),
+        (|it| it.network = "other".to_string(), "the set of endpoints on the host of b was a, b and is b"),
     ];
     for (change, named) in changes {
         let was_lost = AtomicBool::new(false);
@@ -866,6 +866,47 @@ fn an_agent_that_is_there_again_is_measured_on_with() {
         let error = samples.sample(&lab, &session).unwrap_err().to_string();
         assert!(error.contains("the user number of b was 0 and is 1000"), "{error}");
         assert_eq!(again.borrow().lost().len(), 1, "nothing more is measured at it");
+    });
+}
+
+/// Two agents of one host, which is started anew, and one of them is another then: its figures are lost, and those of
+/// the one that was missed first are not.
+#[test]
+fn only_the_agent_that_is_another_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let (token, ended, is_anew) = (token(), AtomicBool::new(false), AtomicBool::new(false));
+    let is_back = [AtomicBool::new(false), AtomicBool::new(false)];
+    let ((a, at_a), (b, at_b)) = (listener(), listener());
+    let anew = |request: &Request, is_back: &AtomicBool, user: u32| {
+        // Connections from before are dead.
+        if is_anew.load(Ordering::Relaxed) && !is_back.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        match honest(request) {
+            Reply::Facts(facts) if is_anew.load(Ordering::Relaxed) => {
+                Some(Reply::Facts(Box::new(Facts { network: "started-anew".to_string(), user, ..*facts })))
+            }
+            reply => Some(reply),
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| answer(&a, &token, &ended, &|request| anew(request, &is_back[0], 0)));
+        scope.spawn(|| answer(&b, &token, &ended, &|request| anew(request, &is_back[1], 1000)));
+        let _end = End(&ended);
+        let places = [place("a", at_a), place("b", at_b)];
+        let record = survey(&places, &plan(), &token, &folder.path().join("survey.json")).unwrap().record;
+        let again = Again::meet(&record.head, &places, connect_to([at_a, at_b], &token)).unwrap();
+        let again = Rc::new(RefCell::new(again));
+        let lab = Lab::new(&Options::new("/proc/self/exe")).unwrap();
+        let session = lab.launcher.session(Side::Kernel).unwrap();
+        let key = record.series.iter().find(|it| it.key.metric == Metric::Throughput).unwrap().key.clone();
+        let within = Key { sender: "a".to_string(), receiver: "a".to_string(), ..key };
+        is_anew.store(true, Ordering::Relaxed);
+        let first = Samples::new(&again, vec![within.clone()]).sample(&lab, &session);
+        let lost = again.borrow().lost();
+        let why = "the user number of b was 0 and is 1000".to_string();
+        assert_eq!(lost, [("b".to_string(), why)], "{first:?}");
+        assert_eq!(Samples::new(&again, vec![within]).sample(&lab, &session).unwrap(), [Ok(1e6)]);
     });
 }
 

@@ -40,8 +40,8 @@ impl Again {
             now.cloned().ok_or_else(|| Changed(format!("{} is not there", before.name)))
         };
         let now: Vec<Endpoint> = head.endpoints.iter().map(now).collect::<Result<_, _>>()?;
-        if let Some(what) = changed(&head.endpoints, &now) {
-            return Err(Changed(what).into());
+        if let Some(difference) = changed(&head.endpoints, &now) {
+            return Err(Changed(difference.what).into());
         }
         let other = check_version("it is by", &head.version, head.revision.as_deref()).err();
         Ok(Again { roster, other })

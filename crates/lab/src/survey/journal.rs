@@ -3,6 +3,8 @@
 //! The first line says what is measured between which endpoints. A survey that is begun again with the same journal
 //! takes only the samples that are not in it. A last line without its end, as a crash leaves it, is cut off.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -217,45 +219,66 @@ fn difference(before: &Head, now: &Head) -> Option<String> {
     if names(before) != names(now) {
         return Some(format!("it is between {}, not {}", names(before).join(", "), names(now).join(", ")));
     }
-    differing(&before.endpoints, &now.endpoints)
+    differing(&before.endpoints, &now.endpoints).map(|it| it.what)
+}
+
+/// An endpoint that is not as it was.
+#[derive(Debug, PartialEq)]
+pub(super) struct Difference {
+    /// Its place among the endpoints.
+    pub(super) at: usize,
+    /// What differs.
+    pub(super) what: String,
+}
+
+impl Difference {
+    fn of(at: usize, what: Option<String>) -> Option<Difference> {
+        what.map(|what| Difference { at, what })
+    }
 }
 
 /// What about endpoints, which have the same names in the same order, has changed since the survey was begun.
-pub(super) fn differing(before: &[Endpoint], now: &[Endpoint]) -> Option<String> {
-    let version = before.iter().zip(now).find_map(|(before, now)| {
+pub(super) fn differing(before: &[Endpoint], now: &[Endpoint]) -> Option<Difference> {
+    let version = before.iter().zip(now).enumerate().find_map(|(at, (before, now))| {
         let aspects = [
             ("version", format!("{:?}", before.revision), format!("{:?}", now.revision)),
             ("user number", user(before), user(now)),
         ];
-        differs(&now.name, aspects)
+        Difference::of(at, differs(&now.name, aspects))
     });
     version.or_else(|| changed(before, now))
 }
 
 /// What about endpoints, which have the same names in the same order, has changed that bears on figures, whatever
 /// version of Underpass takes them. A user that is not known is any.
-pub(super) fn changed(before: &[Endpoint], now: &[Endpoint]) -> Option<String> {
-    let of_one = before.iter().zip(now).find_map(|(before, now)| {
+pub(super) fn changed(before: &[Endpoint], now: &[Endpoint]) -> Option<Difference> {
+    let of_one = before.iter().zip(now).enumerate().find_map(|(at, (before, now))| {
         let known = |it: &Endpoint| before.user.map_or_else(String::new, |_| user(it));
         let aspects = [
             ("library", before.library.to_string(), now.library.to_string()),
             ("user number", known(before), known(now)),
         ];
-        differs(&now.name, aspects).or_else(|| altered(before, now))
+        Difference::of(at, differs(&now.name, aspects).or_else(|| altered(before, now)))
     });
+    let is_elsewhere = |identity| {
+        let at = moved(before, now, identity)?;
+        Some((at, beside(before, &before[at], identity), beside(now, &now[at], identity)))
+    };
     of_one.or_else(|| {
-        now.iter().zip(before).find_map(|(endpoint, earlier)| {
-            let aspects = [
-                ("set of endpoints on the host", beside(before, earlier, host), beside(now, endpoint, host)),
-                (
-                    "set of endpoints in the network namespace",
-                    beside(before, earlier, |it| &it.network),
-                    beside(now, endpoint, |it| &it.network),
-                ),
-            ];
-            differs(&endpoint.name, aspects)
-        })
+        let on_host = is_elsewhere(host).map(|it| ("set of endpoints on the host", it));
+        let in_network = || is_elsewhere(|it| &it.network).map(|it| ("set of endpoints in the network namespace", it));
+        let (what, (at, before, now_beside)) = on_host.or_else(in_network)?;
+        Difference::of(at, differs(&now[at].name, [(what, before, now_beside)]))
     })
+}
+
+/// The endpoint that shares its identity with others than before: that of which most others say so, as it is the one
+/// that moved; the first of several.
+fn moved(before: &[Endpoint], now: &[Endpoint], identity: fn(&Endpoint) -> &str) -> Option<usize> {
+    let shares = |all: &[Endpoint], one: usize, other: usize| identity(&all[one]) == identity(&all[other]);
+    let others =
+        |at: usize| (0..now.len()).filter(|other| shares(before, at, *other) != shares(now, at, *other)).count();
+    (0..now.len()).filter(|at| others(*at) > 0).min_by_key(|at| Reverse(others(*at)))
 }
 
 fn user(endpoint: &Endpoint) -> String {
@@ -271,7 +294,7 @@ pub(super) fn host(endpoint: &Endpoint) -> &str {
 /// The endpoints with the same identity as this one.
 fn beside(all: &[Endpoint], one: &Endpoint, identity: fn(&Endpoint) -> &str) -> String {
     let those = all.iter().filter(|it| identity(it) == identity(one)).map(|it| it.name.as_str());
-    those.collect::<Vec<_>>().join(", ")
+    those.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
 }
 
 /// What about an endpoint has changed that bears on figures of kernel TCP.

@@ -1,12 +1,13 @@
 //! The endpoints of a survey while it runs: their agents, what they say of themselves, and which are lost.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::channel::ChannelError;
 use super::endpoints::Place;
-use super::journal::{differing, host};
+use super::journal::{Difference, differing, host};
 use super::message::Facts;
 use super::record::{Endpoint, Key, Plan, Sample};
 use super::remote::{AgentError, Remote};
@@ -185,36 +186,39 @@ impl<'a> Roster<'a> {
     /// the end.
     ///
     /// # Errors
-    /// It is not as it was, and this is how. It counts as lost then.
+    /// An endpoint, this one or one of its host, is not as it was, and this is how. It counts as lost then, and the
+    /// others do not.
     fn find_again(&mut self, index: usize, error: &AgentError) -> Result<bool, String> {
         self.agents.remotes[index] = None;
-        let found = self.search(index, error);
-        if let Err(what) = &found {
-            self.agents.remotes[index] = None;
-            self.lost.insert(index, what.clone());
-        }
-        found
-    }
-
-    fn search(&mut self, index: usize, error: &AgentError) -> Result<bool, String> {
         if !self.ask_anew(index, error)? {
             return Ok(false);
         }
-        if self.differing().is_some() {
+        let mut changed = None;
+        if self.differing(index).is_some() {
             // A host that was started anew has another identity, and the agents that were lost with this one are still
             // known by the earlier one.
             for other in self.beside(index) {
-                self.ask_anew(other, &AgentError::Lost(ChannelError::Closed))?;
+                changed = changed.or(self.ask_anew(other, &AgentError::Lost(ChannelError::Closed)).err());
             }
             if interrupt::check().is_err() {
                 return Ok(false);
             }
         }
-        self.differing().map_or(Ok(true), Err)
+        while let Some(Difference { at, what }) = self.differing(index) {
+            self.give_up(at, what.clone());
+            changed = changed.or(Some(what));
+        }
+        changed.map_or(Ok(true), Err)
+    }
+
+    /// From now on an endpoint is lost.
+    fn give_up(&mut self, index: usize, reason: String) {
+        self.agents.remotes[index] = None;
+        self.lost.insert(index, reason);
     }
 
     /// Asks an agent for its description once more, by another connection if there is none or it is dead; whether it
-    /// answers.
+    /// answers. One that does not, or is of another version, is lost.
     fn ask_anew(&mut self, index: usize, error: &AgentError) -> Result<bool, String> {
         if self.lost.contains_key(&index) {
             return Ok(false);
@@ -226,7 +230,10 @@ impl<'a> Roster<'a> {
             let (place, known) = (&self.places[index], self.agents.remotes[index].take());
             match described(place, || known.map_or_else(|| (self.connect)(index), Ok)) {
                 Ok((remote, endpoint, facts)) => {
-                    runs_this(place, &facts).map_err(|error| error.to_string())?;
+                    if let Err(other) = runs_this(place, &facts) {
+                        self.give_up(index, other.to_string());
+                        return Err(other.to_string());
+                    }
                     self.met[index] = endpoint;
                     self.agents.remotes[index] = Some(remote);
                     return Ok(true);
@@ -236,7 +243,7 @@ impl<'a> Roster<'a> {
                 Err(_) => {}
             }
         }
-        self.lost.insert(index, error.to_string());
+        self.give_up(index, error.to_string());
         Ok(false)
     }
 
@@ -247,13 +254,14 @@ impl<'a> Roster<'a> {
         (0..self.places.len()).filter(|other| *other != index).filter(is_beside).collect()
     }
 
-    /// What is not as it has to be. Of those that are lost nobody knows how they are.
-    fn differing(&self) -> Option<String> {
-        let there = |all: &[Endpoint]| -> Vec<Endpoint> {
-            let there = all.iter().enumerate().filter(|(index, _)| !self.lost.contains_key(index));
-            there.map(|(_, endpoint)| endpoint.clone()).collect()
-        };
-        differing(&there(&self.before), &there(&self.met))
+    /// The first endpoint that is not as it has to be, looked at from `first` on. Of those that are lost nobody knows
+    /// how they are.
+    fn differing(&self, first: usize) -> Option<Difference> {
+        let others = (0..self.places.len()).filter(|index| *index != first);
+        let there: Vec<usize> = iter::once(first).chain(others).filter(|it| !self.lost.contains_key(it)).collect();
+        let of = |all: &[Endpoint]| there.iter().map(|index| all[*index].clone()).collect::<Vec<Endpoint>>();
+        let found = differing(&of(&self.before), &of(&self.met))?;
+        Some(Difference { at: there[found.at], ..found })
     }
 }
 
