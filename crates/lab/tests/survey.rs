@@ -818,13 +818,50 @@ fn an_agent_that_is_lost_while_it_is_measured_again_is_named() {
         dies.store(true, Ordering::Relaxed);
         let lab = Lab::new(&Options::new("/proc/self/exe")).unwrap();
         let session = lab.launcher.session(Side::Kernel).unwrap();
-        let mut samples = Samples::new(&again, vec![record.series[0].key.clone()]);
+        let key = record.series.iter().find(|it| it.key.metric == Metric::Throughput).unwrap().key.clone();
+        // What a lost agent has no part in goes on.
+        let within = Key { sender: "a".to_string(), receiver: "a".to_string(), ..key.clone() };
+        let mut samples = Samples::new(&again, vec![key, within]);
         for _ in 0..2 {
-            let error = samples.sample(&lab, &session).unwrap_err().to_string();
+            let readings = samples.sample(&lab, &session).unwrap();
+            let [Err(error), Ok(_)] = &readings[..] else { panic!("{readings:?}") };
             assert!(error.starts_with("b was lost: "), "{error}");
         }
         let lost = again.borrow().lost();
         assert_eq!(lost.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["b"], "{lost:?}");
+    });
+}
+
+/// It is there again each time and dies of the same measurement, which makes its figure invalid once and for all.
+#[test]
+fn what_an_agent_dies_of_is_not_measured_again_in_each_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    let (token, ended, dies, deaths) = (token(), AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
+    let ((a, at_a), (b, at_b)) = (listener(), listener());
+    let mortal = |request: &Request| {
+        let is_dead = matches!(request, Request::Serve { .. }) && dies.load(Ordering::Relaxed);
+        deaths.fetch_add(is_dead.into(), Ordering::Relaxed);
+        (!is_dead).then(|| honest(request))
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| answer(&a, &token, &ended, &|request| Some(honest(request))));
+        scope.spawn(|| answer(&b, &token, &ended, &mortal));
+        let _end = End(&ended);
+        let places = [place("a", at_a), place("b", at_b)];
+        let record = survey(&places, &plan(), &token, &folder.path().join("survey.json")).unwrap().record;
+        let again = Again::meet(&record.head, &places, connect_to([at_a, at_b], &token)).unwrap();
+        let again = Rc::new(RefCell::new(again));
+        let lab = Lab::new(&Options::new("/proc/self/exe")).unwrap();
+        let session = lab.launcher.session(Side::Kernel).unwrap();
+        let to_b = record.series.iter().find(|it| it.key.receiver == "b" && it.key.metric == Metric::Throughput);
+        let mut samples = Samples::new(&again, vec![to_b.unwrap().key.clone()]);
+        dies.store(true, Ordering::Relaxed);
+        for _ in 0..2 {
+            let readings = samples.sample(&lab, &session).unwrap();
+            assert!(readings[0].as_ref().unwrap_err().starts_with("b was lost (3 times)"), "{readings:?}");
+            assert_eq!(deaths.load(Ordering::Relaxed), 3);
+        }
+        assert_eq!(again.borrow().lost(), []);
     });
 }
 
@@ -863,7 +900,8 @@ fn an_agent_that_is_there_again_is_measured_on_with() {
         assert_eq!(again.borrow().lost(), []);
         dies.store(true, Ordering::Relaxed);
         is_other.store(true, Ordering::Relaxed);
-        let error = samples.sample(&lab, &session).unwrap_err().to_string();
+        let readings = samples.sample(&lab, &session).unwrap();
+        let [Err(error)] = &readings[..] else { panic!("{readings:?}") };
         assert!(error.contains("the user number of b was 0 and is 1000"), "{error}");
         assert_eq!(again.borrow().lost().len(), 1, "nothing more is measured at it");
     });
@@ -902,11 +940,9 @@ fn only_the_agent_that_is_another_is_given_up() {
         let key = record.series.iter().find(|it| it.key.metric == Metric::Throughput).unwrap().key.clone();
         let within = Key { sender: "a".to_string(), receiver: "a".to_string(), ..key };
         is_anew.store(true, Ordering::Relaxed);
-        let first = Samples::new(&again, vec![within.clone()]).sample(&lab, &session);
-        let lost = again.borrow().lost();
-        let why = "the user number of b was 0 and is 1000".to_string();
-        assert_eq!(lost, [("b".to_string(), why)], "{first:?}");
         assert_eq!(Samples::new(&again, vec![within]).sample(&lab, &session).unwrap(), [Ok(1e6)]);
+        let why = "the user number of b was 0 and is 1000".to_string();
+        assert_eq!(again.borrow().lost(), [("b".to_string(), why)]);
     });
 }
 

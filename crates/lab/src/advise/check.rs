@@ -363,7 +363,7 @@ mod tests {
     fn what_is_invalid_is_measured_again() {
         let two = Two(None);
         assert!(has(&record(None), "survey", &two) && !has(&record(None), "layers", &two));
-        assert!(!has(&record(Some("under Underpass: b was lost")), "survey", &two), "an invalid figure is none");
+        assert!(!has(&record(Some("b was lost")), "survey", &two), "an invalid figure is none");
     }
 
     /// A figure of an experiment that has to be measured again may be valid, and all that there ever will be of it.

@@ -2,9 +2,10 @@
 //! so.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::endpoints::Place;
 use super::journal::changed;
@@ -62,13 +63,16 @@ impl Again {
 pub struct Samples {
     again: Rc<RefCell<Again>>,
     keys: Vec<Key>,
+    /// Why there is no figure, by the place in `keys`: one sample that failed is enough, and a further one of an agent
+    /// that does not answer takes a minute.
+    failed: BTreeMap<usize, String>,
     turn: usize,
 }
 
 impl Samples {
     /// Samples of these figures.
     pub fn new(again: &Rc<RefCell<Again>>, keys: Vec<Key>) -> Samples {
-        Samples { again: again.clone(), keys, turn: 0 }
+        Samples { again: again.clone(), keys, failed: BTreeMap::new(), turn: 0 }
     }
 }
 
@@ -94,19 +98,32 @@ impl Experiment for Samples {
         let mut readings = vec![Err("not measured".to_string()); count];
         self.turn += 1;
         for at in (0..count).map(|at| (at + self.turn) % count) {
-            readings[at] = self.again.borrow_mut().reading(&self.keys[at])?;
+            readings[at] = match self.failed.get(&at) {
+                Some(reason) => Err(reason.clone()),
+                None => self.again.borrow_mut().reading(&self.keys[at])?,
+            };
+            if let Err(reason) = &readings[at] {
+                self.failed.insert(at, reason.clone());
+            }
         }
         Ok(readings)
     }
 }
 
 impl Again {
-    fn reading(&mut self, key: &Key) -> Result<Reading> {
-        match self.roster.take(key).map_err(Changed)? {
-            Taken::Sample(sample) => Ok(Ok(sample.value)),
-            Taken::Failed(reason) => Ok(Err(reason)),
-            Taken::Lost => bail!("{}", self.roster.loss(key).unwrap_or_default()),
-            Taken::Interrupted => Err(Interrupted.into()),
+    /// A sample, or why there is none. An endpoint that was lost, or has changed, concerns its own figures alone.
+    fn reading(&mut self, key: &Key) -> Result<Reading, Interrupted> {
+        loop {
+            if let Some(loss) = self.roster.loss(key) {
+                return Ok(Err(loss));
+            }
+            match self.roster.take(key) {
+                Ok(Taken::Sample(sample)) => return Ok(Ok(sample.value)),
+                Ok(Taken::Failed(reason)) => return Ok(Err(reason)),
+                Ok(Taken::Interrupted) => return Err(Interrupted),
+                // One more endpoint is lost. If it is none of these, they can be measured.
+                Ok(Taken::Lost) | Err(_) => {}
+            }
         }
     }
 }
