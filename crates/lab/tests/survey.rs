@@ -260,14 +260,15 @@ fn a_stream_that_stood_still_makes_its_latency_no_figure() {
     let beside = Plan { latency: vec![Latency { size: 64, load: Load::Stream }], ..plan() };
     let of = |bytes, still| Some(Received { bytes, still });
     for (received, named) in [
-        (of(0, 1.0), Some("the stream beside it carried nothing (3 times)")),
-        // It flowed in the first of six half seconds.
-        (of(5000, 5.0 / 6.0), Some("the stream beside it stood still for 83.3 % of the time (3 times)")),
-        (of(5000, 0.5), Some("the stream beside it stood still for 50.0 % of the time (3 times)")),
+        (of(0, 0.0), Some("the stream beside it carried nothing (3 times)")),
+        // Of 5 ms that were measured; it flowed long before and after.
+        (of(5000, 0.004), Some("the stream beside it stood still for 0.004 s, and 0.005 s were measured (3 times)")),
+        (of(5000, 0.0025), Some("the stream beside it stood still for 0.003 s, and 0.005 s were measured")),
         (None, Some("the stream beside it did not say what it carried (3 times)")),
         (of(u64::MAX, 0.0), Some("the agent gave a number of bytes of a stream of 18446744073709551615")),
-        (of(5000, -1.0), Some("the agent gave a share of the time of a stream of -1, which cannot be")),
-        (of(5000, 0.25), None),
+        (of(5000, -1.0), Some("the agent gave a time without a stream in seconds of -1, which cannot be")),
+        (of(5000, 3600.0), Some("the agent gave a time without a stream in seconds of 3600, which cannot be")),
+        (of(5000, 0.0024), None),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let receiving = |request: &Request| match honest(request) {
@@ -305,7 +306,7 @@ fn an_agent_that_dribbles_its_greeting_does_not_hold_the_coordinator() {
         scope.spawn(|| {
             let (mut stream, _) = slow.accept().unwrap();
             // It begins as an agent does, and goes on until nobody hears it.
-            for octet in b"underpass-agent\x01".iter().chain(&[0; 32]) {
+            for octet in b"underpass-agent\x02".iter().chain(&[0; 32]) {
                 if stream.write_all(&[*octet]).is_err() || begun.elapsed() > Duration::from_secs(60) {
                     return;
                 }

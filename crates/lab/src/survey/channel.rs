@@ -18,7 +18,7 @@ use sha2::Sha256;
 use super::token::{Token, random};
 
 /// Version of the messages.
-const PROTOCOL: u8 = 1;
+const PROTOCOL: u8 = 2;
 /// How an agent, and a coordinator, begins.
 const MAGIC: &[u8; 15] = b"underpass-agent";
 /// Longest text of a message, in octets.

@@ -20,7 +20,8 @@ const SLACK: Duration = Duration::from_secs(60);
 const TRANSFER: Duration = Duration::from_secs(180);
 /// How much longer than a measurement the stream beside it is to last, in seconds.
 const STREAM: u32 = 120;
-/// A stream that carries nothing for this share of the time, or longer, is none.
+/// A stream that carries nothing for this share of the measured time, or longer, may have carried nothing while it was
+/// measured.
 const STILL: f64 = 0.5;
 
 /// Bytes in writes of `size` that take about a third of a second on one computer, where a write takes 5 µs and each
@@ -71,15 +72,17 @@ enum Part {
     Sink,
 }
 
-/// What a stream has carried. Beside one that stands still, a latency would be that of an idle network.
-fn carried(received: Option<Received>, elapsed: f64) -> Result<u64, Trouble> {
+/// What a stream has carried beside a measurement of so many seconds, which was over after `elapsed`. Beside a stream
+/// that stands still, a latency would be that of an idle network.
+fn carried(received: Option<Received>, measured: f64, elapsed: f64) -> Result<u64, Trouble> {
     let failed = |what: String| Trouble::Failed(format!("the stream beside it {what}"));
     let received = received.ok_or_else(|| failed("did not say what it carried".to_string()))?;
     check_stream(received, elapsed).map_err(|lie| Trouble::Failed(lie.to_string()))?;
     match received {
         Received { bytes: 0, .. } => Err(failed("carried nothing".to_string())),
-        Received { still, .. } if still >= STILL => {
-            Err(failed(format!("stood still for {} % of the time", digits(still * 100.0))))
+        Received { still, .. } if still >= STILL * measured => {
+            let [still, measured] = [still, measured].map(digits);
+            Err(failed(format!("stood still for {still} s, and {measured} s were measured")))
         }
         Received { bytes, .. } => Ok(bytes),
     }
@@ -124,7 +127,7 @@ impl Agents {
                 }
                 (Part::Receiver, _) => sample.receiver_time = stopped.processor_time,
                 (Part::Via, _) => sample.via_time = Some(stopped.processor_time),
-                (Part::Sink, _) => sample.stream_bytes = Some(carried(stopped.received, elapsed)?),
+                (Part::Sink, _) => sample.stream_bytes = Some(carried(stopped.received, sample.seconds, elapsed)?),
                 (Part::Stream, _) => {}
             }
         }

@@ -79,11 +79,8 @@ pub fn sink(command: &mut Command, at: IpAddr, port: u16) {
 pub fn received(text: &str) -> Option<Received> {
     let Progress { intervals } = serde_json::from_str(text).ok()?;
     let bytes = intervals.iter().map(|it| it.sum.bytes).try_fold(0u64, u64::checked_add)?;
-    let seconds = |is_such: fn(&Sum) -> bool| -> f64 {
-        intervals.iter().map(|it| &it.sum).filter(|it| is_such(it)).map(|it| it.seconds).sum()
-    };
-    let (all, still) = (seconds(|_| true), seconds(|it| it.bytes == 0));
-    Some(Received { bytes, still: if all > 0.0 { still / all } else { 1.0 } })
+    let still = intervals.iter().map(|it| &it.sum).filter(|it| it.bytes == 0).map(|it| it.seconds).sum();
+    Some(Received { bytes, still })
 }
 
 /// Arguments of a client.
@@ -179,8 +176,8 @@ mod tests {
         };
         let got = |sums: &[&str]| received(&printed(&sums.iter().map(|bytes| sum(bytes)).collect::<Vec<_>>()));
         assert_eq!(got(&["5000", "7000"]), Some(Received { bytes: 12_000, still: 0.0 }));
-        assert_eq!(got(&["0", "7000", "0", "0"]), Some(Received { bytes: 7000, still: 0.75 }));
-        assert_eq!(got(&[]), Some(Received { bytes: 0, still: 1.0 }));
+        assert_eq!(got(&["0", "7000", "0", "0"]), Some(Received { bytes: 7000, still: 1.5 }));
+        assert_eq!(got(&[]), Some(Received { bytes: 0, still: 0.0 }));
         assert_eq!(received(&printed(&[sum("-1")])), None);
         assert_eq!(received(&printed(&[sum("18446744073709551615"), sum("1")])), None);
         assert_eq!(received("{}"), None);
