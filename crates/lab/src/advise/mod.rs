@@ -14,6 +14,7 @@ pub mod question;
 pub mod surveyed;
 pub mod verdict;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::evidence::{Evidence, Run, Survey};
@@ -108,17 +109,16 @@ fn newest(evidence: &Evidence) -> BTreeMap<Key, Asked<'_>> {
 }
 
 /// All questions of each kind, that which counts first.
-fn ranked(evidence: &Evidence) -> BTreeMap<Key, Vec<Asked<'_>>> {
+fn ranked<'a>(evidence: &'a Evidence) -> BTreeMap<Key, Vec<Asked<'a>>> {
     let mut ranked: BTreeMap<Key, Vec<Asked>> = BTreeMap::new();
     for asked in asked(evidence) {
         let question = &asked.question;
         let key = (asked.site.clone(), question.stage, question.route.clone(), question.objective);
         ranked.entry(key).or_default().push(asked);
     }
-    // What cannot be answered takes no answer's place.
-    let order =
-        |one: &Asked, other: &Asked| (other.question.has_ways(), other.rank).cmp(&(one.question.has_ways(), one.rank));
-    ranked.values_mut().for_each(|all| all.sort_by(order));
+    // What cannot be answered takes no answer's place: there are no ways, or no size that all of them have.
+    let order = |it: &Asked<'a>| Reverse((!it.question.sizes().is_empty(), it.question.has_ways(), it.rank));
+    ranked.values_mut().for_each(|all| all.sort_by_cached_key(order));
     ranked
 }
 

@@ -295,15 +295,23 @@ fn why_a_record_is_not_used_is_said_as_it_is() {
 /// Both ways were measured, and at no size both: that is an answer that is missing, too.
 #[test]
 fn ways_without_a_common_size_are_named() {
-    let mut one = run("one", LEVEL, LEVEL);
-    let measurements = &mut one.record.measurements;
-    let threads = curve(1, Work::Memcpy, Scheduler::Threads);
-    measurements.iter_mut().filter(|it| it.group == threads).for_each(|it| it.size = it.size.map(|size| size + 8));
-    let advice = advice([one]);
-    assert!(advice.answers.is_empty() && advice.silent.is_empty() && advice.passed_over.is_empty());
+    let without_common_size = |name: &str| {
+        let mut run = run(name, LEVEL, LEVEL);
+        let measurements = &mut run.record.measurements;
+        let threads = curve(1, Work::Memcpy, Scheduler::Threads);
+        measurements.iter_mut().filter(|it| it.group == threads).for_each(|it| it.size = it.size.map(|size| size + 8));
+        run
+    };
+    let told = advice([without_common_size("one")]);
+    assert!(told.answers.is_empty() && told.silent.is_empty() && told.passed_over.is_empty());
     let missing: Vec<&str> =
-        advice.missing.iter().filter(|it| it.stage == Stage::Layers).map(|it| it.what.as_str()).collect();
+        told.missing.iter().filter(|it| it.stage == Stage::Layers).map(|it| it.what.as_str()).collect();
     assert_eq!(missing, ["a size of 1 layer over memory, memcpy in each at which one has all of in line, thread"]);
+    // It takes no older one's place.
+    let (mut old, new) = (run("old", LEVEL, LEVEL), without_common_size("new"));
+    old.record.date = "2020-01-01T00:00:00Z".to_string();
+    let told = advice([old, new]);
+    assert_eq!((told.answers.len(), told.answers[0].record.as_str()), (1, "old"), "{told}");
 }
 
 /// A part is the difference of two readings, so that a small one is below 0 now and then. Only all parts together are
