@@ -1,5 +1,6 @@
 //! The record of a run: every sample, on what host, by which version.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -39,6 +40,26 @@ pub struct Record {
     pub measurements: Vec<Measurement>,
     /// What was not measured, and why.
     pub skipped: Vec<Skipped>,
+    /// The survey between whose endpoints a check of advice measured; absent where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub survey: Option<Surveyed>,
+}
+
+/// What tells a survey from others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Surveyed {
+    /// When it began.
+    pub date: String,
+    /// Its endpoints, each with its computer.
+    pub endpoints: Vec<String>,
+}
+
+impl fmt::Display for Surveyed {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        let Surveyed { date, endpoints } = self;
+        let first = endpoints.first().map_or("none", |it| it.as_str());
+        write!(out, "of {date} between {} endpoints, the first {first}", endpoints.len())
+    }
 }
 
 /// A record without the entry is from before it was there, when only a run that came to its end left one.
@@ -195,6 +216,7 @@ impl Record {
             programs: Vec::new(),
             measurements: Vec::new(),
             skipped: Vec::new(),
+            survey: None,
         }
     }
 

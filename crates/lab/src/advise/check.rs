@@ -20,7 +20,7 @@ use crate::host::Host;
 use crate::interrupt;
 use crate::launcher::Side;
 use crate::plan::Plan;
-use crate::record::{Measurement, Record, Skipped};
+use crate::record::{Measurement, Record, Skipped, Surveyed};
 use crate::run::measure;
 use crate::suite::{broker, checksum, driver, layers, pingpong, stream};
 use crate::survey::again::{Again, Samples};
@@ -81,7 +81,9 @@ pub fn run(evidence: &Evidence, options: &Options, request: Request) -> Result<C
     let Request { seed, limit, again, skipped } = request;
     let until = limit.map(|limit| Instant::now() + limit);
     let lab = Lab::new(options)?;
-    let asked = asked(evidence, again.as_ref().map(|(name, _)| name.as_str()));
+    let name = again.as_ref().map(|(name, _)| name.as_str());
+    let survey = evidence.surveys.iter().find(|it| Some(it.name.as_str()) == name).map(|it| it.record.head.surveyed());
+    let asked = asked(evidence, name);
     let questions: Vec<&Question> = asked.iter().map(|(_, question)| question).collect();
     let mut chosen = Chosen::default();
     let mut missing = skipped;
@@ -92,8 +94,9 @@ pub fn run(evidence: &Evidence, options: &Options, request: Request) -> Result<C
         add_endpoints(&questions, again, &mut chosen, &mut missing);
     }
     Rng::with_seed(seed).shuffle(&mut chosen.experiments);
-    let before = options.keep.as_deref().map(|path| kept(path, options)).transpose()?.flatten();
+    let before = options.keep.as_deref().map(|path| kept(path, options, survey.as_ref())).transpose()?.flatten();
     let mut record = before.unwrap_or_else(|| Record::begin(options.samples, options.quick));
+    record.survey = survey.or(record.survey);
     (record.programs, record.skipped) = (chosen.versions, missing);
     measure_rest(&lab, chosen.experiments, until, options, &mut record)?;
     let lost = again.map(|again| again.borrow().lost()).unwrap_or_default();
@@ -142,30 +145,40 @@ fn asked(evidence: &Evidence, survey: Option<&str>) -> Vec<Asked> {
     newest.map(|asked| (asked.record.to_string(), asked.question)).collect()
 }
 
-/// What a record of an earlier run of this check has, if there is one.
-fn kept(path: &Path, options: &Options) -> Result<Option<Record>, CheckError> {
+/// What a record of an earlier run of this check has, if there is one; `survey` is that whose endpoints are there.
+fn kept(path: &Path, options: &Options, survey: Option<&Surveyed>) -> Result<Option<Record>, CheckError> {
     if std::fs::metadata(path).map_or(true, |found| !found.is_file() || found.len() == 0) {
         return Ok(None);
     }
     let (before, now) = (Record::read_json(path)?, Record::begin(options.samples, options.quick));
+    let what = another_check(&before, &now).or_else(|| another_survey(&before, survey?));
+    what.map_or(Ok(Some(before)), |what| Err(CheckError::OtherCheck { path: path.into(), what }))
+}
+
+fn another_check(before: &Record, now: &Record) -> Option<String> {
+    if !before.host.can_be(&now.host) {
+        return Some("of another computer like this one".to_string());
+    }
     let host = |host: &Host| format!("{:?}, {} processors, {}", host.processor, host.processors, host.kernel);
     let version = |it: &Record| format!("{} {}", it.version, it.revision.as_deref().unwrap_or_default());
     let aspects = [
-        ("version", version(&before), version(&now)),
+        ("version", version(before), version(now)),
         ("number of samples", before.samples.to_string(), now.samples.to_string()),
         ("--quick", before.quick.to_string(), now.quick.to_string()),
         ("host", host(&before.host), host(&now.host)),
     ];
-    if !before.host.can_be(&now.host) {
-        return Err(CheckError::OtherCheck {
-            path: path.into(),
-            what: "of another computer like this one".to_string(),
-        });
-    }
     let other = aspects.into_iter().find(|(_, before, now)| before != now);
-    other.map_or(Ok(Some(before)), |(what, before, now)| {
-        Err(CheckError::OtherCheck { path: path.into(), what: format!("its {what} is {before}, not {now}") })
-    })
+    other.map(|(what, before, now)| format!("its {what} is {before}, not {now}"))
+}
+
+/// Figures between endpoints have the names and sizes of those between other endpoints that are called the same.
+fn another_survey(before: &Record, now: &Surveyed) -> Option<String> {
+    let has_any = before.measurements.iter().any(|it| it.suite == surveyed::SURVEY);
+    if !has_any || before.survey.as_ref() == Some(now) {
+        return None;
+    }
+    let of = before.survey.as_ref().map_or("one that it does not name".to_string(), Surveyed::to_string);
+    Some(format!("its survey is {of}, not {now}"))
 }
 
 /// Measures what a record does not have yet.
@@ -419,14 +432,44 @@ mod tests {
         let (path, options) = (folder.path().join("checked.json"), Options::new("/proc/self/exe"));
         let mut record = Record::begin(options.samples, options.quick);
         record.write_json(&path).unwrap();
-        assert!(kept(&path, &options).unwrap().is_some());
+        assert!(kept(&path, &options, None).unwrap().is_some());
         // A host without a machine-id can be any.
         if record.host.identity.is_some() {
             record.host.identity = Some("another".to_string());
             record.write_json(&path).unwrap();
-            let error = kept(&path, &options).unwrap_err().to_string();
+            let error = kept(&path, &options, None).unwrap_err().to_string();
             assert!(error.contains("another check (of another computer like this one)"), "{error}");
         }
+    }
+
+    /// All surveys of one computer call their endpoints the same, and so are the figures between these called.
+    #[test]
+    fn a_check_does_not_go_on_with_figures_of_another_survey() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, options) = (folder.path().join("checked.json"), Options::new("/proc/self/exe"));
+        let survey = Survey::parse("s".to_string(), crate::evidence::tests::survey().to_string().as_bytes()).unwrap();
+        let later = Head { date: "2026-11-28T00:00:00Z".to_string(), ..survey.record.head.clone() };
+        let [first, other] = [survey.record.head, later].map(|head| head.surveyed());
+        let with = |figures: Vec<Measurement>, survey: Option<&Surveyed>| {
+            let mut it = Record::begin(options.samples, options.quick);
+            (it.measurements, it.survey) = (figures, survey.cloned());
+            it.write_json(&path).unwrap();
+        };
+        let figures = record(None).measurements;
+        with(figures.clone(), Some(&first));
+        assert_eq!(kept(&path, &options, Some(&first)).unwrap().unwrap().survey.as_ref(), Some(&first));
+        assert!(kept(&path, &options, None).unwrap().is_some(), "none of them is asked for");
+        let refused = || kept(&path, &options, Some(&other)).unwrap_err().to_string();
+        let error = refused();
+        assert!(
+            error.contains("(its survey is of 2026-11-27T00:00:00Z between 2 endpoints, the first host on "),
+            "{error}"
+        );
+        assert!(error.contains(", not of 2026-11-28T00:00:00Z between ") && error.contains("with --record"), "{error}");
+        with(figures, None);
+        assert!(refused().contains("(its survey is one that it does not name, not of "), "{}", refused());
+        with(Vec::new(), Some(&first));
+        assert!(kept(&path, &options, Some(&other)).unwrap().is_some(), "nothing is there to be mixed with");
     }
 
     #[test]

@@ -39,7 +39,8 @@ fn check(record: &Record) -> Result<(), Problem> {
     let of_record = [&record.date, &record.version].into_iter().chain(&record.revision).chain(record.host.texts());
     let of_skipped = record.skipped.iter().flat_map(|it| [&it.name, &it.reason]);
     let of_measurements = record.measurements.iter().flat_map(texts);
-    check_texts(of_record.chain(&record.programs).chain(of_skipped).chain(of_measurements))?;
+    let of_survey = record.survey.iter().flat_map(|it| [&it.date].into_iter().chain(&it.endpoints));
+    check_texts(of_record.chain(&record.programs).chain(of_survey).chain(of_skipped).chain(of_measurements))?;
     let (mut amounts, mut names) = (Amounts::new(), BTreeSet::new());
     for it in &record.measurements {
         let wrong = |what: String| Problem::Impossible { measurement: it.name.clone(), what };

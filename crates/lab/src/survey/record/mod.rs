@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::Skipped;
+use crate::record::{Skipped, Surveyed};
 
 pub use endpoint::{Endpoint, Kind, Tool, ToolVersion};
 pub use file::ReadError;
@@ -103,6 +103,17 @@ pub struct Head {
     pub plan: Plan,
     /// Where it was measured.
     pub endpoints: Vec<Endpoint>,
+}
+
+impl Head {
+    /// What tells the survey from others.
+    pub fn surveyed(&self) -> Surveyed {
+        let one = |it: &Endpoint| {
+            let identity = it.host.identity.as_ref().map(|identity| format!(", computer {identity}"));
+            format!("{} on {}{}", it.name, it.host, identity.unwrap_or_default())
+        };
+        Surveyed { date: self.date.clone(), endpoints: self.endpoints.iter().map(one).collect() }
+    }
 }
 
 impl SurveyRecord {
