@@ -90,16 +90,16 @@ pub fn of(evidence: &Evidence) -> Advice {
         runs.chain(evidence.surveys.iter().filter(|it| is_survey(it)).map(|it| &it.name)).cloned().collect()
     };
     let (gaps, ranked) = (missing(&newest), ranked(evidence));
-    // Work that is weighed by two objectives lacks the same of both.
-    let mut missing: Vec<Missing> = Vec::new();
-    for it in gaps.into_iter().chain(ranked.values().flat_map(|all| displaced(all))) {
-        if !missing.contains(&it) {
-            missing.push(it);
-        }
-    }
+    let missing = once(gaps.into_iter().chain(ranked.values().flat_map(|all| displaced(all))));
     let unfinished = such(|it| !it.record.complete, |it| !it.record.complete);
     let quick = such(|it| it.record.quick, |it| it.record.head.plan.quick);
     Advice { missing, answers, passed_over, silent, unfinished, quick }
+}
+
+/// Each in its place once: work that is weighed by two objectives lacks the same of both.
+fn once(all: impl Iterator<Item = Missing>) -> Vec<Missing> {
+    let mut seen = BTreeSet::new();
+    all.filter(|it| seen.insert((it.stage, it.what.clone(), it.remedy.clone()))).collect()
 }
 
 /// Of each kind the newest question of a record that is complete, not of a quick run, and of enough samples to be sure;

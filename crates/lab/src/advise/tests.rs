@@ -143,6 +143,20 @@ fn what_was_not_measured_is_named() {
     assert!(nothing.answers.is_empty() && nothing.missing.len() == Stage::ALL.len());
 }
 
+/// A record can have a hundred thousand rows, and a gap for each.
+#[test]
+fn many_gaps_are_told_once_each_in_little_time() {
+    const GAPS: usize = 100_000;
+    let gap = |number: usize| {
+        let what = format!("gap {:06}", GAPS - number);
+        Missing { stage: Stage::ALL[number % 2], what, remedy: "measure".to_string() }
+    };
+    let begun = std::time::Instant::now();
+    let all = once((0..GAPS).flat_map(|number| [gap(number), gap(number / 2)]));
+    assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert!(all.len() == GAPS && all.iter().enumerate().all(|(number, it)| *it == gap(number)));
+}
+
 #[test]
 fn the_newer_record_of_a_host_counts() {
     let (mut old, new) = (run("old", LEVEL, LEVEL), run("new", LEVEL, LEVEL));
