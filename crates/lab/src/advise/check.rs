@@ -15,7 +15,7 @@ use super::case::{Case, Cases, Check, FORMAT, Outcome, SCHEMA};
 use super::question::{self, Objective, Question, Stage};
 use super::surveyed;
 use crate::bench::{Chosen, Experiment, Lab, Options, skipped};
-use crate::evidence::Evidence;
+use crate::evidence::{Evidence, Run};
 use crate::host::Host;
 use crate::interrupt;
 use crate::launcher::Side;
@@ -136,8 +136,11 @@ fn asked(evidence: &Evidence, survey: Option<&str>) -> Vec<Asked> {
     let here = Host::describe();
     let is_same =
         |host: &Host| host.processor == here.processor && host.processors == here.processors && host.can_be(&here);
+    // All count as of this host, also those that do not know its identity: an older one's question would be asked
+    // beside the same of a newer one otherwise.
+    let of_here = |run: &Run| Run { record: Record { host: here.clone(), ..run.record.clone() }, ..run.clone() };
     let here = Evidence {
-        runs: evidence.runs.iter().filter(|run| is_same(&run.record.host)).cloned().collect(),
+        runs: evidence.runs.iter().filter(|run| is_same(&run.record.host)).map(of_here).collect(),
         surveys: evidence.surveys.iter().filter(|it| Some(it.name.as_str()) == survey).cloned().collect(),
         checks: Vec::new(),
     };
@@ -424,6 +427,33 @@ mod tests {
         let (count, missing) = added("0.0.9");
         assert_eq!((count, missing.len()), (0, 1), "{missing:?}");
         assert!(missing[0].reason.starts_with("it is by Underpass 0.0.9, and this is "), "{missing:?}");
+    }
+
+    /// There are two computers like this one, of which a survey knows the other, so that nobody knows of which an older
+    /// run is.
+    #[test]
+    fn of_the_runs_of_this_host_the_newest_is_asked_alone() {
+        let here = Host::describe();
+        let run = |name: &str, date: &str, identity: Option<String>| {
+            let mut run = Run::new(name.to_string(), Record::begin(5, false)).unwrap();
+            (run.record.date, run.record.host.identity) = (date.to_string(), identity);
+            let group = layers::curve(1, layers::Work::Memcpy, layers::Scheduler::InLine);
+            let other = layers::curve(1, layers::Work::Memcpy, layers::Scheduler::Threads);
+            for group in [group, other] {
+                let plan = Plan::duration(&group, group.clone()).of_size(64);
+                let measurement = Measurement::conclude("layers", &plan, vec![], vec![1.0; 5], None, None);
+                run.record.measurements.push(measurement);
+            }
+            run
+        };
+        let old = run("old", "2026-11-01T00:00:00Z", None);
+        let new = run("new", "2026-11-02T00:00:00Z", here.identity.clone().or(Some("one".to_string())));
+        let mut survey = crate::evidence::tests::survey();
+        survey["endpoints"][0]["host"]["identity"] = "other".into();
+        let survey = Survey::parse("s".to_string(), survey.to_string().as_bytes()).unwrap();
+        let evidence = Evidence { runs: vec![old, new], surveys: vec![survey], checks: Vec::new() };
+        let asked: Vec<String> = asked(&evidence, Some("s")).into_iter().map(|(record, _)| record).collect();
+        assert_eq!(asked, ["new"]);
     }
 
     #[test]
