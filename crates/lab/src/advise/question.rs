@@ -122,6 +122,10 @@ pub(super) fn answerable(mut all: Vec<Question>) -> Vec<Question> {
         let ways = std::mem::take(&mut question.ways).into_iter();
         (question.ways, question.unusable) = ways.partition(Choice::is_measured);
         question.unusable.retain(|way| !way.curve.refused().is_empty());
+        // Of a single way, what is missing is another.
+        if question.ways.len() + question.unusable.len() < 2 {
+            question.unusable.clear();
+        }
         // Without the default there is nothing that a gain would be a gain over.
         if !has_default || question.ways.len() < 2 {
             question.ways.clear();

@@ -404,6 +404,15 @@ fn a_way_without_a_cost_is_named() {
                 has a sample that is none; no size of it can be used, so it is no way";
     assert!(told.missing.iter().any(|it| it.what == what), "{:?}", told.missing);
     assert!(told.answers.is_empty() && told.silent.is_empty(), "{told}");
+    // Where it is the only way, another one is what is missing.
+    let mut single = without_threads("single");
+    single.record.measurements.retain(|it| it.group == curve(1, Work::Memcpy, Scheduler::Threads));
+    let told = advice([single]);
+    let layers: Vec<&str> = told.missing.iter().filter(|it| it.stage == Stage::Layers).map(|it| &*it.what).collect();
+    assert_eq!(
+        (layers, &told.silent[..]),
+        (vec!["two ways to do it, measured in one record"], &["single".to_string()][..])
+    );
     // A newer record of which nothing can be used takes no older one's place.
     let mut old = run("old", LEVEL, LEVEL);
     old.record.date = "2020-01-01T00:00:00Z".to_string();
