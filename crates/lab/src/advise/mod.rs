@@ -50,6 +50,10 @@ pub struct Sourced {
     pub record: String,
     /// The host that it is of.
     pub host: String,
+    /// What tells its computer from others like it, or those of its endpoints, if the record says.
+    pub identity: Option<String>,
+    /// Whether the records know several computers like it.
+    pub is_one_of_several: bool,
     /// The answer.
     pub answer: Answer,
 }
@@ -73,8 +77,9 @@ type Key = (String, Stage, String, Objective);
 pub fn of(evidence: &Evidence) -> Advice {
     let newest = newest(evidence);
     let sourced = |it: &Asked| {
-        let (record, host) = (it.record.to_string(), it.host.clone());
-        Some(Sourced { record, host, answer: answer::of(&it.question)? })
+        let Origin { host, identity, is_one_of_several, .. } = it.origin.clone();
+        let record = it.record.to_string();
+        Some(Sourced { record, host, identity, is_one_of_several, answer: answer::of(&it.question)? })
     };
     let mut answers: Vec<Sourced> = newest.values().filter_map(sourced).collect();
     answers.sort_by_key(|it| it.answer.stage);
@@ -113,7 +118,7 @@ fn ranked<'a>(evidence: &'a Evidence) -> BTreeMap<Key, Vec<Asked<'a>>> {
     let mut ranked: BTreeMap<Key, Vec<Asked>> = BTreeMap::new();
     for asked in asked(evidence) {
         let question = &asked.question;
-        let key = (asked.site.clone(), question.stage, question.route.clone(), question.objective);
+        let key = (asked.origin.site.clone(), question.stage, question.route.clone(), question.objective);
         ranked.entry(key).or_default().push(asked);
     }
     // What cannot be answered takes no answer's place: there are no ways, or no size that all of them have.
@@ -126,24 +131,15 @@ fn ranked<'a>(evidence: &'a Evidence) -> BTreeMap<Key, Vec<Asked<'a>>> {
 fn asked(evidence: &Evidence) -> Vec<Asked<'_>> {
     let computers = Computers::of(evidence);
     let runs = evidence.runs.iter().flat_map(|run| {
-        let (host, site) = (run.record.host.to_string(), computers.name(&run.record.host));
-        questions(run).into_iter().map(move |it| Asked {
-            record: &run.name,
-            rank: Rank::of_run(run),
-            site: site.clone(),
-            host: host.clone(),
-            question: it,
-        })
+        let origin = Origin::of_run(run, &computers);
+        let (record, rank) = (&*run.name, Rank::of_run(run));
+        questions(run).into_iter().map(move |question| Asked { record, rank, origin: origin.clone(), question })
     });
     let surveys = evidence.surveys.iter().flat_map(|survey| {
-        let (host, site) = (endpoints(survey), site(survey, &computers));
-        surveyed::of_survey(survey).into_iter().map(move |it| Asked {
-            record: &survey.name,
-            rank: Rank::of_survey(survey),
-            site: site.clone(),
-            host: host.clone(),
-            question: it,
-        })
+        let origin = Origin::of_survey(survey, &computers);
+        let (record, rank) = (&*survey.name, Rank::of_survey(survey));
+        let questions = surveyed::of_survey(survey).into_iter();
+        questions.map(move |question| Asked { record, rank, origin: origin.clone(), question })
     });
     runs.chain(surveys).collect()
 }
@@ -169,15 +165,48 @@ impl<'a> Computers<'a> {
         let only = self.0.get(&machine).filter(|known| known.len() == 1).and_then(|known| known.first().copied());
         format!("{machine}, {:?}", host.identity.as_deref().or(only))
     }
+
+    /// Whether others like this one are known.
+    fn has_several(&self, host: &Host) -> bool {
+        self.0.get(&host.machine()).is_some_and(|known| known.len() > 1)
+    }
+}
+
+/// Where a record was made.
+#[derive(Clone)]
+struct Origin {
+    /// What another record must be of, too, to take this one's place.
+    site: String,
+    host: String,
+    identity: Option<String>,
+    is_one_of_several: bool,
+}
+
+impl Origin {
+    fn of_run(run: &Run, computers: &Computers) -> Origin {
+        let host = &run.record.host;
+        let (site, identity, is_one_of_several) =
+            (computers.name(host), host.identity.clone(), computers.has_several(host));
+        Origin { site, host: host.to_string(), identity, is_one_of_several }
+    }
+
+    fn of_survey(survey: &Survey, computers: &Computers) -> Origin {
+        let hosts = || survey.record.head.endpoints.iter().map(|it| &it.host);
+        let identities: BTreeSet<&str> = hosts().filter_map(|it| it.identity.as_deref()).collect();
+        Origin {
+            site: site(survey, computers),
+            host: endpoints(survey),
+            identity: (!identities.is_empty()).then(|| identities.into_iter().collect::<Vec<_>>().join(", ")),
+            is_one_of_several: hosts().any(|host| computers.has_several(host)),
+        }
+    }
 }
 
 /// A question, and the record that it comes from.
 struct Asked<'a> {
     record: &'a str,
     rank: Rank<'a>,
-    /// What another record must be of, too, to take this one's place.
-    site: String,
-    host: String,
+    origin: Origin,
     question: Question,
 }
 

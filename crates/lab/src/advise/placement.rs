@@ -12,7 +12,7 @@ use super::{Advice, Sourced};
 use crate::unit::{Unit, digits, size};
 
 /// Version of the schema.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A placement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,6 +44,8 @@ pub struct Place {
     pub record: String,
     /// The host that the record is of.
     pub host: String,
+    /// What tells its computer from others like it.
+    pub identity: Option<String>,
     /// By the size of messages.
     #[serde(rename = "range")]
     pub ranges: Vec<PlaceRange>,
@@ -110,7 +112,7 @@ impl Placement {
     }
 }
 
-fn place(Sourced { record, host, answer }: &Sourced) -> Place {
+fn place(Sourced { record, host, identity, answer, .. }: &Sourced) -> Place {
     Place {
         stage: answer.stage.name().to_string(),
         route: answer.route.clone(),
@@ -118,6 +120,7 @@ fn place(Sourced { record, host, answer }: &Sourced) -> Place {
         default: answer.default.clone(),
         record: record.clone(),
         host: host.clone(),
+        identity: identity.clone(),
         ranges: answer.ranges.iter().map(place_range).collect(),
     }
 }
@@ -142,11 +145,19 @@ fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
 
+impl Sourced {
+    /// The host for a person; with its identity, where it could be another computer like it.
+    fn place(&self) -> String {
+        let identity = self.identity.as_deref().unwrap_or("of an identity that the record does not tell");
+        if self.is_one_of_several { format!("{}; computer {identity}", self.host) } else { self.host.clone() }
+    }
+}
+
 /// The advice for a person: each choice with the figures that it rests on.
 impl Display for Advice {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        let records: BTreeSet<(&str, &str)> = self.answers.iter().map(|it| (&*it.record, &*it.host)).collect();
-        records.iter().try_for_each(|(record, host)| writeln!(out, "record {record}: {host}"))?;
+        let records: BTreeSet<(&str, String)> = self.answers.iter().map(|it| (&*it.record, it.place())).collect();
+        records.iter().try_for_each(|(record, place)| writeln!(out, "record {record}: {place}"))?;
         let mut stage = None;
         for Sourced { record, answer, .. } in &self.answers {
             if stage != Some(answer.stage) {

@@ -90,7 +90,8 @@ fn the_best_of_what_is_sure_is_chosen() {
     let [range] = &answer.ranges[..] else { panic!("{answer:?}") };
     assert_eq!((range.decided.choice.as_str(), range.decided.verdict), ("sure", Verdict::Better));
     assert_eq!(range.decided.ways[0].name, "wild", "it is the best in the median");
-    let sourced = Sourced { record: "one".to_string(), host: "a host".to_string(), answer };
+    let (record, host) = ("one".to_string(), "a host".to_string());
+    let sourced = Sourced { record, host, identity: None, is_one_of_several: false, answer };
     let advice = Advice { answers: vec![sourced], ..Advice::default() };
     let text = advice.to_string();
     assert!(text.contains("sure. 1.43 times as fast (1.39 to 1.46) at 64 B: 70.0 ns instead of 100 ns"), "{text}");
@@ -227,7 +228,18 @@ fn two_computers_that_are_alike_are_two() {
     // An older record does not tell, and there is but one computer that it can be of.
     let old = of("old", None, &first);
     assert_eq!(advice([old.clone(), one.clone()]).passed_over, ["old"]);
-    assert_eq!(advice([old, one, of("other", Some("2"), &third)]).answers.len(), 3);
+    let told = advice([old, one.clone(), of("other", Some("2"), &third)]);
+    assert_eq!(told.answers.len(), 3);
+    // Each says which one it is of.
+    let places = Placement::of(&told).places;
+    let identities: BTreeSet<Option<&str>> = places.iter().map(|it| it.identity.as_deref()).collect();
+    assert_eq!(identities, BTreeSet::from([None, Some("1"), Some("2")]));
+    let host = one.record.host.to_string();
+    let computers = [("old", "of an identity that the record does not tell"), ("one", "1"), ("other", "2")];
+    for (record, computer) in computers {
+        assert!(told.to_string().contains(&format!("record {record}: {host}; computer {computer}\n")), "{told}");
+    }
+    assert!(advice([one]).to_string().contains(&format!("record one: {host}\n")), "there is no other");
 }
 
 /// What was ended early, or was only to show that all works, does not displace figures for quoting.
