@@ -33,7 +33,8 @@ pub struct Advice {
     pub answers: Vec<Sourced>,
     /// What was not measured.
     pub missing: Vec<Missing>,
-    /// Records all of whose questions a newer, or more complete, one of the same host answers.
+    /// Records all of whose questions another one of the same host answers, which is newer, more complete or of more
+    /// samples.
     pub passed_over: Vec<String>,
     /// Records in which there is nothing to choose.
     pub silent: Vec<String>,
@@ -73,7 +74,7 @@ pub struct Missing {
 type Key = (String, Stage, String, Objective);
 
 /// Advice from these records. Where two records of one host answer the same, the newer one counts; one that is not
-/// complete, or of a quick run, only where no other answers.
+/// complete, of a quick run or of too few samples to be sure, only where no other answers.
 pub fn of(evidence: &Evidence) -> Advice {
     let newest = newest(evidence);
     let sourced = |it: &Asked| {

@@ -177,7 +177,10 @@ impl Display for Advice {
         let of_records = [
             ("Quick runs, whose figures are not for quoting", &self.quick),
             ("Not complete, as they were ended before all was measured", &self.unfinished),
-            ("Not used, as a newer or more complete record of the same host answers the same", &self.passed_over),
+            (
+                "Not used, as a newer record of the same host, a fuller one or one of more samples answers the same",
+                &self.passed_over,
+            ),
             ("Not used, as there is nothing to choose in them", &self.silent),
         ];
         let mut told = of_records.into_iter().filter(|(_, records)| !records.is_empty());

@@ -259,7 +259,9 @@ fn a_full_record_counts_more_than_a_newer_one_that_is_not() {
     let (mut sure, mut other) = (run("sure", LEVEL, LEVEL), run("other", LEVEL, LEVEL));
     sure.record.date = "2020-01-01T00:00:00Z".to_string();
     (sure.record.samples, other.record.samples) = (5, 3);
-    assert_eq!(advice([sure, other]).answers[0].record, "sure");
+    let told = advice([sure, other]);
+    assert_eq!(told.answers[0].record, "sure");
+    assert!(told.to_string().contains("a fuller one or one of more samples answers the same: other\n"), "{told}");
 }
 
 /// All surveys of one computer call their endpoints the same.
