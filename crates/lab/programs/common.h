@@ -229,13 +229,13 @@ static inline void check_pattern(const unsigned char *data, size_t size, uint64_
     if (data[size - 1] != (position + size - 1) % PERIOD) wrong("the stream's bytes are not those that were sent");
 }
 
-// Bytes over time at the receiver, from the end of the warm-up to the end of the stream.
 struct metered {
     uint64_t total; // bytes received, the warm-up included
     uint64_t bytes; // bytes received while the clock ran
     uint64_t ns;    // how long it ran
 };
 
+// Bytes over time at the receiver, from the end of the warm-up to the end of the stream.
 struct meter {
     uint64_t position;       // bytes so far
     uint64_t first;          // when the first came

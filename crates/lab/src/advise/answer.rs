@@ -198,7 +198,7 @@ pub fn reaches(question: &Question, measured: &[u64]) -> Vec<Option<f64>> {
 
 /// Degrees of freedom of so many errors. Two neighbours are predicted from each other, so that they say less than two
 /// independent errors. This is what F. Satterthwaite's rule (1946) comes to for straight lines between sizes that are
-/// two to four times apart, rounded down.
+/// two to four times apart, about.
 fn freedom(errors: usize) -> f64 {
     (errors + 1) as f64 / 2.0
 }
