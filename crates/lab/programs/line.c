@@ -79,7 +79,7 @@ int main(int argc, char **argv) {
         take(line, turn + 2, message, o.size);
         uint64_t duration = now_ns() - before;
         turn += 2;
-        if (i >= WARM_UP) durations[n++] = (uint32_t)duration;
+        if (i >= WARM_UP) durations[n++] = duration > UINT32_MAX ? UINT32_MAX : (uint32_t)duration;
     }
     atomic_store(&line->turn, UINT64_MAX);
     waitpid(child, NULL, 0);
