@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
+use underpass_lab::advise::answer::FEWEST;
 use underpass_lab::record::Skipped;
 use underpass_lab::survey::coordinator::{Outcome, Survey, SurveyError, journal_of, run};
 use underpass_lab::survey::endpoints::{Endpoints, EndpointsError, Place, Reach};
@@ -173,7 +174,11 @@ fn row(series: &Series) -> Option<Vec<String>> {
     let summary = series.summary?;
     let key = &series.key;
     let interval = summary.low.zip(summary.high).map(|(low, high)| [low, high].map(|end| series.unit.show(end)));
-    let interval = interval.map(|ends| ends.join(" to ")).unwrap_or_default();
+    let interval = interval.map(|ends| match series.samples.len() {
+        few if few < FEWEST => format!("{} in {few} samples, too few to be sure", ends.join(" to ")),
+        _ => ends.join(" to "),
+    });
+    let interval = interval.unwrap_or_default();
     let mut row =
         vec![key.sender.clone(), key.receiver.clone(), key.figure(), series.unit.show(summary.median), interval];
     let percentiles = summary.percentiles.iter().flat_map(|it| [it.p50, it.p99, it.p999]);
@@ -231,6 +236,19 @@ impl From<Unfinished> for Failure {
 mod tests {
     use super::*;
     use underpass_lab::survey::record::{Metric, Percentiles};
+
+    /// The interval of three samples has the median in three cases of four.
+    #[test]
+    fn an_interval_of_few_samples_is_said_to_be_one() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records/survey-2026-11-27.json");
+        let mut record = SurveyRecord::read_json(&file).unwrap();
+        assert!(!text(&record).contains("too few"), "each has five");
+        record.series[0].samples.truncate(3);
+        record.series[0].summarize();
+        let text = text(&record);
+        let few: Vec<&str> = text.lines().filter(|it| it.ends_with(" in 3 samples, too few to be sure")).collect();
+        assert!(few.len() == 1 && few[0].contains(" to "), "{text}");
+    }
 
     /// Where the tool tells how single exchanges were distributed, that is shown, and where it does not there is no
     /// empty column.
