@@ -431,7 +431,7 @@ fn an_agent_that_comes_back_as_another_ends_the_survey() {
     let changes: [(Change, &str); 3] = [
         (
             |it| it.tools[0].version = "9.10".to_string(),
-            "the tools of b was iperf3 9.9, sockperf 9.9 and is iperf3 9.10",
+            "the tools of b were iperf3 9.9, sockperf 9.9 and are iperf3 9.10",
         ),
         (|it| it.user = 1000, "the user number of b was 0 and is 1000"),
         (|it| it.network = "other".to_string(), "the set of endpoints on the host of b was a, b and is b"),
@@ -952,14 +952,14 @@ fn endpoints_that_have_changed_since_the_survey_are_not_measured_again() {
     let refused = |change: fn(&mut Head), what: &str| {
         meet_again(change, |again, _| {
             let error = again.err().expect("it has changed").to_string();
-            assert!(error.contains(what) && error.contains("predictions from it say nothing of them"), "{error}");
+            assert!(error.contains(what) && error.contains("say nothing of them: survey them again"), "{error}");
         });
     };
-    refused(|head| head.endpoints[0].tools[0].version = "9.8".to_string(), "the tools of a was iperf3 9.8");
+    refused(|head| head.endpoints[0].tools[0].version = "9.8".to_string(), "the tools of a were iperf3 9.8");
     refused(|head| head.endpoints[1].host.kernel = "Linux 1".to_string(), "the kernel of b was Linux 1");
     refused(|head| head.endpoints[1].name = "c".to_string(), "c is not there");
     refused(|head| head.endpoints[1].user = Some(1000), "the user number of b was 1000 and is 0");
-    refused(|head| head.endpoints[0].library = true, "the library of a was true and is false");
+    refused(|head| head.endpoints[0].library = true, "the library of a was there and is not there");
     let apart = "the set of endpoints on the host of a was a and is a, b";
     refused(|head| head.endpoints[1].network = "other".to_string(), apart);
     // An older record does not say whose programs were measured, and a record may be by another version.

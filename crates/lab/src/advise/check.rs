@@ -162,7 +162,10 @@ fn another_check(before: &Record, now: &Record) -> Option<String> {
     if !before.host.can_be(&now.host) {
         return Some("of another computer like this one".to_string());
     }
-    let host = |host: &Host| format!("{:?}, {} processors, {}", host.processor, host.processors, host.kernel);
+    let host = |host: &Host| {
+        let processor = host.processor.as_deref().unwrap_or(&host.architecture);
+        format!("{processor}, {}, {}", counted(host.processors as u32, "processor"), host.kernel)
+    };
     let version = |it: &Record| format!("{} {}", it.version, it.revision.as_deref().unwrap_or_default());
     let aspects = [
         ("version", version(before), version(now)),
@@ -426,7 +429,9 @@ mod tests {
         assert_eq!(added(env!("CARGO_PKG_VERSION")), (2, vec![]), "on both paths, at one size");
         let (count, missing) = added("0.0.9");
         assert_eq!((count, missing.len()), (0, 1), "{missing:?}");
-        assert!(missing[0].reason.starts_with("it is by Underpass 0.0.9, and this is "), "{missing:?}");
+        let reason = &missing[0].reason;
+        assert!(reason.starts_with("it is by Underpass 0.0.9, and this is "), "{missing:?}");
+        assert!(reason.ends_with("; survey again"), "{missing:?}");
     }
 
     /// There are two computers like this one, of which a survey knows the other, so that nobody knows of which an older

@@ -77,7 +77,8 @@ fn contrasts(it: &Measurement) -> Result<(), String> {
         if let Some(told) = told
             && is.is_none_or(|is| !is_near(told, is))
         {
-            return Err(format!("its {what} is said to be {told:?}, and that of its medians is {is:?}"));
+            let [told, is] = [Some(told), is].map(or_none);
+            return Err(format!("its {what} is said to be {told}, and that of its medians is {is}"));
         }
     }
     Ok(())
@@ -105,8 +106,16 @@ fn plausible(unit: Unit, is_difference: bool, figure: &Figure) -> Result<(), Str
     match (figure.median, median(&figure.samples)) {
         (None, None) => Ok(()),
         (Some(told), Some(is)) if (told - is).abs() <= is.abs() * 1e-9 => Ok(()),
-        (told, is) => Err(format!("its median is said to be {told:?}, and that of its samples is {is:?}")),
+        (told, is) => {
+            let [told, is] = [told, is].map(or_none);
+            Err(format!("its median is said to be {told}, and that of its samples is {is}"))
+        }
     }
+}
+
+/// A figure that a record may lack.
+pub(super) fn or_none(figure: Option<f64>) -> String {
+    figure.map_or_else(|| "none".to_string(), told)
 }
 
 impl Unit {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::run::or_none;
 use super::{Amounts, Problem, check_date, check_texts, check_version};
 use crate::statistic::median;
 use crate::survey::record::{
@@ -116,7 +117,8 @@ fn check_figures(series: &Series) -> Result<(), String> {
     let is = median(&series.values());
     match summary {
         Some(summary) if is.is_none_or(|is| (summary.median - is).abs() > is * 1e-9) => {
-            Err(format!("its median is said to be {}, and that of its samples is {is:?}", told(summary.median)))
+            let [told, is] = [Some(summary.median), is].map(or_none);
+            Err(format!("its median is said to be {told}, and that of its samples is {is}"))
         }
         _ => Ok(()),
     }

@@ -26,7 +26,10 @@ pub struct Again {
 
 /// The endpoints are not those of the survey.
 #[derive(Debug, thiserror::Error)]
-#[error("the endpoints are not as they were in the survey: {0}; predictions from it say nothing of them")]
+#[error(
+    "the endpoints are not as they were in the survey: {0}; predictions from it say nothing of them: survey them \
+         again"
+)]
 pub struct Changed(String);
 
 impl Again {
@@ -55,7 +58,7 @@ impl Again {
 
     /// Why figures under Underpass cannot be compared with those of the survey, if they cannot.
     pub fn other_version(&self) -> Option<String> {
-        self.other.as_ref().map(OtherVersion::to_string)
+        self.other.as_ref().map(|other| format!("{other}; survey again"))
     }
 }
 

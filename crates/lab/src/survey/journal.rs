@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{Endpoint, FORMAT, Head, Key, SCHEMA, Sample, Version};
+use super::record::{Endpoint, FORMAT, Head, Key, SCHEMA, Sample, Version, word};
 use crate::input::{self, MOST_OF_RECORD};
 use crate::unit::{is_possible, told};
 
@@ -241,7 +241,7 @@ impl Difference {
 pub(super) fn differing(before: &[Endpoint], now: &[Endpoint]) -> Option<Difference> {
     let version = before.iter().zip(now).enumerate().find_map(|(at, (before, now))| {
         let aspects = [
-            ("version", format!("{:?}", before.revision), format!("{:?}", now.revision)),
+            ("version", or("not known", &before.revision), or("not known", &now.revision)),
             ("user number", user(before), user(now)),
         ];
         Difference::of(at, differs(&now.name, aspects))
@@ -254,10 +254,7 @@ pub(super) fn differing(before: &[Endpoint], now: &[Endpoint]) -> Option<Differe
 pub(super) fn changed(before: &[Endpoint], now: &[Endpoint]) -> Option<Difference> {
     let of_one = before.iter().zip(now).enumerate().find_map(|(at, (before, now))| {
         let known = |it: &Endpoint| before.user.map_or_else(String::new, |_| user(it));
-        let aspects = [
-            ("library", before.library.to_string(), now.library.to_string()),
-            ("user number", known(before), known(now)),
-        ];
+        let aspects = [("library", library(before), library(now)), ("user number", known(before), known(now))];
         Difference::of(at, differs(&now.name, aspects).or_else(|| altered(before, now)))
     });
     let is_elsewhere = |identity| {
@@ -281,6 +278,14 @@ fn moved(before: &[Endpoint], now: &[Endpoint], identity: fn(&Endpoint) -> &str)
     (0..now.len()).filter(|at| others(*at) > 0).min_by_key(|at| Reverse(others(*at)))
 }
 
+fn or(none: &str, text: &Option<String>) -> String {
+    text.clone().unwrap_or_else(|| none.to_string())
+}
+
+fn library(endpoint: &Endpoint) -> String {
+    if endpoint.library { "there" } else { "not there" }.to_string()
+}
+
 fn user(endpoint: &Endpoint) -> String {
     endpoint.user.map_or("not known".to_string(), |user| user.to_string())
 }
@@ -301,19 +306,20 @@ fn beside(all: &[Endpoint], one: &Endpoint, identity: fn(&Endpoint) -> &str) -> 
 fn altered(before: &Endpoint, now: &Endpoint) -> Option<String> {
     let tools = |endpoint: &Endpoint| {
         let tools = endpoint.tools.iter().map(|it| format!("{} {}", it.tool.program(), it.version));
-        tools.collect::<Vec<_>>().join(", ")
+        let tools = tools.collect::<Vec<_>>().join(", ");
+        if tools.is_empty() { "none".to_string() } else { tools }
     };
     // Older journals do not know it.
     let is_known = before.host.identity.is_some() && now.host.identity.is_some();
     let computer = |it: &Endpoint| it.host.identity.clone().filter(|_| is_known).unwrap_or_default();
     let aspects = [
         ("computer", computer(before), computer(now)),
-        ("kind", format!("{:?}", before.kind), format!("{:?}", now.kind)),
+        ("kind", word(before.kind), word(now.kind)),
         ("system", before.system.clone(), now.system.clone()),
-        ("emulation", format!("{:?}", before.emulation), format!("{:?}", now.emulation)),
+        ("emulation", or("none", &before.emulation), or("none", &now.emulation)),
         ("address", before.address.clone(), now.address.clone()),
         ("kernel", before.host.kernel.clone(), now.host.kernel.clone()),
-        ("processor", format!("{:?}", before.host.processor), format!("{:?}", now.host.processor)),
+        ("processor", or("not known", &before.host.processor), or("not known", &now.host.processor)),
         ("number of processors", before.host.processors.to_string(), now.host.processors.to_string()),
         ("tools", tools(before), tools(now)),
     ];
@@ -323,12 +329,16 @@ fn altered(before: &Endpoint, now: &Endpoint) -> Option<String> {
 /// The first aspect that is not as it was.
 fn differs<const N: usize>(name: &str, aspects: [(&str, String, String); N]) -> Option<String> {
     let other = aspects.into_iter().find(|(_, before, now)| before != now);
-    other.map(|(what, before, now)| format!("the {what} of {name} was {before} and is {now}"))
+    other.map(|(what, before, now)| {
+        let [was, is] = if what == "tools" { ["were", "are"] } else { ["was", "is"] };
+        format!("the {what} of {name} {was} {before} and {is} {now}")
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::survey::record::Kind;
     use crate::survey::record::tests::example;
     use proptest::prelude::*;
 
@@ -428,7 +438,11 @@ mod tests {
         assert!(refused(|it| it.plan.samples = 9).contains("other figures"));
         assert!(refused(|it| it.endpoints[1].name = "nic-b".to_string()).contains("host-a, nic-a, not host-a, nic-b"));
         let tools = refused(|it| it.endpoints[0].tools[0].version = "3.16".to_string());
-        assert!(tools.contains("the tools of host-a was iperf3 3.12 and is iperf3 3.16"), "{tools}");
+        assert!(tools.contains("the tools of host-a were iperf3 3.12 and are iperf3 3.16"), "{tools}");
+        let revision = refused(|it| it.endpoints[0].revision = Some("def".to_string()));
+        assert!(revision.contains("the version of host-a was not known and is def"), "{revision}");
+        let kind = refused(|it| it.endpoints[1].kind = Kind::Vm);
+        assert!(kind.contains("the kind of nic-a was smartnic and is vm"), "{kind}");
         assert!(refused(|it| it.endpoints[1].host.kernel = "Linux 7".to_string()).contains("kernel of nic-a"));
         let computer = refused(|it| it.endpoints[1].host.identity = Some("other".to_string()));
         assert!(computer.contains("the computer of nic-a was one and is other"), "{computer}");
