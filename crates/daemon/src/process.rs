@@ -78,7 +78,8 @@ impl Process {
     /// Whether what /proc has said until now was of this process, and not of another one with its number. The process
     /// that its descriptor stands for had the number as long as it lives. Where that may be another than has connected,
     /// it has to have the same user and groups: a process that has given up groups takes the place of none that has
-    /// not.
+    /// not. Where the kernel has not told the groups, there is nothing to compare, and the kernel is not asked for those
+    /// of the process either: it takes long to tell many.
     fn is_shown(&self, namespace: &Namespace) -> bool {
         let is_same = || {
             credentials_of(self.pid).is_ok_and(|([uid, gid], groups)| {
@@ -86,7 +87,7 @@ impl Process {
                 (uid, gid, groups.numbers()) == (self.user.uid, self.user.gid, self.user.groups.numbers())
             })
         };
-        (self.is_attested || is_same()) && !self.has_ended()
+        (self.is_attested || self.has_told_all && is_same()) && !self.has_ended()
     }
 
     /// Whether it has ended.
@@ -171,6 +172,21 @@ mod tests {
         }
         // Groups that the kernel has not told may be any.
         assert!(other.taken_for(None, true, &policy).user.may_be_in(61_007));
+    }
+
+    /// A process with more groups than the daemon asks for connects and ends, and one without groups gets its number.
+    /// Fails if no groups that were told and no groups that there are count as the same.
+    #[test]
+    fn groups_that_were_not_told_are_not_those_of_a_process_without_groups() {
+        if !is_root() {
+            return;
+        }
+        let (policy, other) = (policy(), Other::with("--clear-groups"));
+        let cgroup = cgroup_of(other.0.id());
+        assert!(cgroup.is_some());
+        assert_eq!(other.taken_for(None, false, &policy).user.cgroup, None);
+        assert_eq!(other.taken_for(None, true, &policy).user.cgroup, cgroup);
+        assert_eq!(other.taken_for(Some(Vec::new()), false, &policy).user.cgroup, cgroup);
     }
 
     /// Fails if only what an earlier policy asked for is known of a process.
