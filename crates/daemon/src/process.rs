@@ -64,10 +64,16 @@ impl Process {
 
     /// Looks at what /proc says of it now, as far as `policy` asks for that: its control group, and whether it may have
     /// given up groups.
+    ///
+    /// The order tells whose words these are. If the process with this number has the right user and groups at first,
+    /// and may not have given up groups afterwards, it had not done so before. And the process that its descriptor
+    /// stands for had the number as long as it lives, so that comes last.
     pub fn look(&mut self, policy: &Policy, namespace: &Namespace) {
-        let mut are_all = self.has_told_all && policy.denies_groups() && namespace.keeps_groups(self.pid);
-        let mut cgroup = if policy.names_cgroups() { cgroup_of(self.pid) } else { None };
-        if (are_all || cgroup.is_some()) && !self.is_shown(namespace) {
+        let (asks_groups, asks_cgroup) = (self.has_told_all && policy.denies_groups(), policy.names_cgroups());
+        let is_it = (asks_groups || asks_cgroup) && self.may_be_it(namespace);
+        let mut are_all = is_it && asks_groups && namespace.keeps_groups(self.pid);
+        let mut cgroup = if is_it && asks_cgroup { cgroup_of(self.pid) } else { None };
+        if (are_all || cgroup.is_some()) && self.has_ended() {
             (are_all, cgroup) = (false, None);
         }
         let groups = Groups::of(self.user.groups.numbers().to_vec());
@@ -75,19 +81,18 @@ impl Process {
         self.user = Rc::new(User { groups, cgroup, ..*self.user });
     }
 
-    /// Whether what /proc has said until now was of this process, and not of another one with its number. The process
-    /// that its descriptor stands for had the number as long as it lives. Where that may be another than has connected,
-    /// it has to have the same user and groups: a process that has given up groups takes the place of none that has
-    /// not. Where the kernel has not told the groups, there is nothing to compare, and the kernel is not asked for those
-    /// of the process either: it takes long to tell many.
-    fn is_shown(&self, namespace: &Namespace) -> bool {
+    /// Whether the process with this number is the one that has connected, as far as /proc shows. Where it may be
+    /// another one, it has to have the same user and groups: a process that has given up groups takes the place of none
+    /// that has not. Where the kernel has not told the groups, there is nothing to compare, and the kernel is not asked
+    /// for those of the process either: it takes long to tell many.
+    fn may_be_it(&self, namespace: &Namespace) -> bool {
         let is_same = || {
             credentials_of(self.pid).is_ok_and(|([uid, gid], groups)| {
                 let (gid, groups) = namespace.groups(gid, groups);
                 (uid, gid, groups.numbers()) == (self.user.uid, self.user.gid, self.user.groups.numbers())
             })
         };
-        (self.is_attested || self.has_told_all && is_same()) && !self.has_ended()
+        self.is_attested || self.has_told_all && is_same()
     }
 
     /// Whether it has ended.
