@@ -92,9 +92,7 @@ impl Dial {
         let (mut address, path) = ([0u8; size_of::<libc::sockaddr_un>()], path.bytes());
         address[..AT].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
         address[AT..AT + path.len()].copy_from_slice(path);
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: no pointers.
-        let low = unsafe { syscall(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0]) }? as i32;
+        let low = socket()?;
         let connect = |fd: i32| {
             let (at, len) = (address.as_ptr() as usize, AT + path.len() + 1);
             // SAFETY: the path ends with a NUL, within the buffer.
@@ -103,6 +101,20 @@ impl Dial {
         };
         let cookie = connect(low).inspect_err(|_| kernel::close(low))?;
         Ok(Dial { fd: kernel::moved_out_of_the_way(low), cookie })
+    }
+
+    /// Whether this process has free descriptors for a connection and for the memory that comes by it.
+    pub fn has_room() -> bool {
+        // Not by copies of a socket of the program's, which a child that is forked meanwhile would keep open.
+        let Ok(first) = socket() else { return false };
+        let second = kernel::duplicate(first, 0);
+        second.into_iter().chain([first]).for_each(kernel::close);
+        second.is_some()
+    }
+
+    /// Whether this process has a free descriptor for memory that comes by this connection.
+    pub fn has_room_for_gift(&self) -> bool {
+        self.is_there() && kernel::duplicate(self.fd, 0).inspect(|&copy| kernel::close(copy)).is_some()
     }
 
     fn is_there(&self) -> bool {
@@ -182,6 +194,12 @@ impl Dial {
             kernel::close(self.fd);
         }
     }
+}
+
+fn socket() -> Result<i32, Errno> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no pointers.
+    unsafe { syscall(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0]) }.map(|fd| fd as i32)
 }
 
 fn message(vector: &mut libc::iovec, control: &mut Control) -> libc::msghdr {

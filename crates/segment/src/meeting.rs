@@ -52,6 +52,8 @@ pub struct Meeting {
     /// How often in a row an end that waits in the directory has asked the broker as well, and did not meet its other
     /// end there.
     asked_in_vain: u32,
+    /// [`Meeting::fetch`] has waited for a descriptor, and none became free.
+    lacks_descriptors: bool,
     pools: [Option<Attached>; POOLS],
 }
 
@@ -65,6 +67,7 @@ impl Meeting {
             let_go: |_, _| true,
             broker: Broker::new(SocketPath::NONE),
             asked_in_vain: 0,
+            lacks_descriptors: false,
             pools: [const { None }; POOLS],
         }
     }

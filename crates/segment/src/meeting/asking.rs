@@ -139,7 +139,7 @@ fn a_broker_that_accepts_others_first_is_tried_again() {
     others.into_iter().for_each(|it| it.hang_up());
 }
 
-/// No other process gives this one a descriptor. Fails if `gets_through` waits for one.
+/// Fails if `gets_through` waits for a descriptor: [`Meeting::fetch`] does, where another thread may close one.
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
 fn without_a_descriptor_nobody_waits_for_the_broker() {
@@ -167,25 +167,41 @@ fn without_a_descriptor_nobody_waits_for_the_broker() {
     assert_eq!(libc::WEXITSTATUS(status), 1, "times that it tried");
 }
 
-/// Raises the limit of descriptors, as another thread would close one.
-extern "C" fn raise(_signal: i32) {
+/// What the second thread of a child does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Second {
+    /// There is none.
+    None,
+    /// Nothing.
+    Idles,
+    /// It raises the limit of descriptors after a tenth of a second, as if it closed some.
+    Helps,
+}
+
+/// The second thread. It makes system calls only.
+extern "C" fn second(it: *mut libc::c_void) -> i32 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: reads and writes a value of this frame.
+    // SAFETY: the process has a value for it; reads and writes values of this frame.
     unsafe {
-        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
-        limit.rlim_cur = limit.rlim_max;
-        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        if *it.cast::<Second>() == Second::Helps {
+            clock::nap(100_000);
+            libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+        loop {
+            libc::pause();
+        }
     }
 }
 
-/// What a child gets of the broker that may have this many descriptors beside its own, and many after a tenth of a
-/// second if there is `relief`: whether the pool of `end`, and the reason of `end`.
+/// In the child of a fork: from now on it may have so many descriptors beside its own, of which `fd` is one.
 ///
 /// # Safety
-/// For the child of a fork.
-unsafe fn fetch(meeting: &mut Meeting, (end, fd): (&End, i32), free: usize, relief: bool) -> i32 {
+/// The child has one thread.
+unsafe fn limit_descriptors(fd: i32, free: usize) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: as above; the child has this one thread.
+    // SAFETY: reads and writes values of this frame.
     unsafe {
         libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
         // So many numbers below the limit are free.
@@ -195,54 +211,118 @@ unsafe fn fetch(meeting: &mut Meeting, (end, fd): (&End, i32), free: usize, reli
         limit.rlim_cur = numbers[free] as u64;
         numbers.iter().for_each(|&it| kernel::close(it));
         libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        if relief {
-            libc::signal(libc::SIGALRM, raise as *const () as usize);
-            let soon = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
-            let timer = libc::itimerval { it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 }, it_value: soon };
-            libc::setitimer(libc::ITIMER_REAL, &raw const timer, core::ptr::null_mut());
+    }
+}
+
+/// It has waited, and there was nobody to wait for.
+const IN_VAIN: i32 = 101;
+
+/// What a child gets of the broker that may have this many descriptors beside its own: 100 for the pool of `end`, or
+/// the reason of `end`.
+///
+/// # Safety
+/// For the child of a fork.
+unsafe fn fetch(meeting: &mut Meeting, (end, fd): (&End, i32), free: usize, mut it: Second) -> i32 {
+    const STACK: usize = 1 << 16;
+    let mut stack = [0u128; STACK / 16];
+    // SAFETY: the child has this one thread; the other one has this stack until the process ends.
+    unsafe {
+        limit_descriptors(fd, free);
+        if it != Second::None {
+            let shared = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
+            let top = stack.as_mut_ptr().cast::<u8>().add(STACK).cast();
+            assert!(libc::clone(second, top, shared | libc::CLONE_SYSVSEM, (&raw mut it).cast()) > 0);
         }
     }
-    let patience = if relief { 60_000_000_000 } else { 200_000_000 };
-    let pool = meeting.fetch_until(end, fd, clock::nanoseconds() + patience);
-    if pool.is_some() { 100 } else { end.reason() as i32 }
+    let began = clock::nanoseconds();
+    let patience = if it == Second::Idles { 100_000_000 } else { 20_000_000_000 };
+    if meeting.fetch_until(end, fd, began + patience).is_some() {
+        return 100;
+    }
+    if it == Second::Idles {
+        assert!(meeting.fetch_until(end, fd, began + 20_000_000_000).is_none());
+    }
+    if clock::nanoseconds() - began > 10_000_000_000 { IN_VAIN } else { end.reason() as i32 }
+}
+
+/// The broker answers what a child asks that does `what`: what the child returns, and how often it has connected.
+fn answered(listener: &Listener, memory: i32, what: impl FnOnce() -> i32) -> (i32, usize) {
+    let mut status = 0;
+    // SAFETY: the child of a threaded process makes system calls only, on memory of its own.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe { libc::_exit(what()) };
+    }
+    let mut clients = Vec::new();
+    // SAFETY: no other process waits for it.
+    while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
+        clients.extend(core::iter::from_fn(|| listener.accept()));
+        clients.iter().for_each(|client| answer(client, memory));
+        std::thread::yield_now();
+    }
+    assert!(libc::WIFEXITED(status), "{status}");
+    (libc::WEXITSTATUS(status), clients.len())
+}
+
+fn memory() -> OwnedFd {
+    let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    // SAFETY: the descriptor is new.
+    unsafe { OwnedFd::from_raw_fd(memfd(SHAPE.pool_bytes().next_multiple_of(4096), seals)) }
 }
 
 /// An executed program, or the receiver of a socket, is at its limit of descriptors. Fails if its connection is lost
-/// then at once, or has another reason.
+/// at once though another thread may close one, or has another reason; if it waits where nobody closes one, or once
+/// more where nobody has; and if it asks the broker all the time meanwhile.
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
 fn memory_is_fetched_once_a_descriptor_is_free() {
-    let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     let (listener, socket) = (Listener::new("fetch"), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-    let (mut meeting, fd, end) = (listener.meeting(), socket.as_raw_fd(), super::tests::end());
-    // SAFETY: the descriptor is new.
-    let memory = unsafe { OwnedFd::from_raw_fd(memfd(SHAPE.pool_bytes().next_multiple_of(4096), seals)) };
+    let (mut meeting, fd, end, memory) = (listener.meeting(), socket.as_raw_fd(), super::tests::end(), memory());
     let pool = Pool::of_memfd(memory.as_raw_fd(), SHAPE).unwrap().0;
     end.cookie.store(kernel::cookie(fd).unwrap(), Relaxed);
     end.pool.store(pool.id(), Relaxed);
     end.set_shape(SHAPE);
     // SAFETY: nothing refers into it.
     unsafe { pool.detach() };
-    let mut told = |free, relief| {
-        let mut status = 0;
-        // SAFETY: the child of a threaded process makes system calls only, on memory of its own.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: as above.
-            unsafe { libc::_exit(fetch(&mut meeting, (&*end, fd), free, relief)) };
-        }
-        let mut clients = Vec::new();
-        // SAFETY: no other process waits for it.
-        while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
-            clients.extend(core::iter::from_fn(|| listener.accept()));
-            clients.iter().for_each(|client| answer(client, memory.as_raw_fd()));
-            std::thread::yield_now();
-        }
-        assert!(libc::WIFEXITED(status), "{status}");
-        libc::WEXITSTATUS(status)
+    let mut told = |free, second| {
+        // SAFETY: for the child.
+        answered(&listener, memory.as_raw_fd(), || unsafe { fetch(&mut meeting, (&*end, fd), free, second) })
     };
     // None to ask with, none for the memory, and enough.
-    assert_eq!(told(0, false), Reason::NoDescriptor as i32);
-    assert_eq!([0, 1].map(|free| told(free, true)), [100; 2]);
-    assert_eq!(told(2, false), 100);
+    for free in [0, 1] {
+        assert_eq!(told(free, Second::None).0, Reason::NoDescriptor as i32, "{free} free, one thread");
+        assert_eq!(told(free, Second::Idles).0, Reason::NoDescriptor as i32, "{free} free, another thread idles");
+        let (result, asks) = told(free, Second::Helps);
+        assert!(result == 100 && asks <= 3, "{free} free, another thread helps: {result}, {asks} connections");
+    }
+    assert_eq!(told(2, Second::None).0, 100);
+}
+
+/// A process with a connection in memory of the broker is about to execute a program. Fails if that counts as sure
+/// where the program has a descriptor to ask with, and none for the memory.
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn an_image_fetches_memory_only_with_descriptors_for_it() {
+    let (listener, memory) = (Listener::new("image"), memory());
+    let mut meeting = listener.meeting();
+    let pool = Pool::of_memfd(memory.as_raw_fd(), SHAPE).unwrap().0;
+    meeting.remember(pool, 0, None).unwrap();
+    let attached = meeting.attached(pool.id()).unwrap();
+    (attached.users, attached.daemon) = (1, 9);
+    let mut is_sure = |free| {
+        let mut ask = || {
+            meeting.broker.begin_anew();
+            meeting.would_be_given_again()
+        };
+        // The broker may be late for one answer.
+        let mut asks_often = || (0..20).any(|_| ask());
+        answered(&listener, memory.as_raw_fd(), || {
+            // SAFETY: for the child.
+            unsafe { limit_descriptors(memory.as_raw_fd(), free) };
+            asks_often().into()
+        })
+        .0
+    };
+    assert_eq!([0, 1, 2].map(&mut is_sure), [0, 0, 1]);
 }

@@ -249,6 +249,11 @@ impl Broker {
         }
     }
 
+    /// Whether this process, which is connected to it, has a free descriptor for memory too.
+    pub(super) fn has_room_for_memory(&self) -> bool {
+        self.dial.is_some_and(|dial| dial.has_room_for_gift())
+    }
+
     /// Waits so many nanoseconds for an answer.
     pub(super) fn look(&self, nanoseconds: i64) {
         if let Some(dial) = self.dial {

@@ -13,7 +13,7 @@ use super::broker::{Broker, HEED_NS, Outcome, Place, Try};
 use super::{Answer, Meeting, unless_closed};
 use crate::channel::{Channel, MARK, Pool, Shape, Side};
 use crate::clock;
-use crate::dial::{Beside, Gift};
+use crate::dial::{Beside, Dial, Gift};
 use crate::directory::{Directory, Key};
 use crate::end::{Asked, End, Stage};
 use crate::kernel;
@@ -315,8 +315,7 @@ impl Meeting {
         let place = loop {
             match self.outcome_for(cookie, fd, until)? {
                 Outcome::Met(place) => break place,
-                // Another thread may close one meanwhile.
-                Outcome::NoDescriptor if clock::nanoseconds() < until => clock::nap(1000),
+                Outcome::NoDescriptor if self.comes_to_descriptors(until) => {}
                 Outcome::NoDescriptor => {
                     end.set_reason(Reason::NoDescriptor);
                     return None;
@@ -333,6 +332,22 @@ impl Meeting {
             given.made |= 1 << place.slot;
         }
         Some(place.pool)
+    }
+
+    /// Waits until this process has descriptors to fetch memory with, until `until` (CLOCK_MONOTONIC, ns). Whether that
+    /// is so. Only another thread can close one meanwhile. Where none has done so once, nobody waits for that again.
+    fn comes_to_descriptors(&mut self, until: u64) -> bool {
+        if self.lacks_descriptors || kernel::has_one_thread() {
+            return false;
+        }
+        while clock::nanoseconds() < until {
+            clock::nap(1000);
+            if Dial::has_room() {
+                return true;
+            }
+        }
+        self.lacks_descriptors = true;
+        false
     }
 
     /// What becomes of an ask for this socket, until `until` (CLOCK_MONOTONIC, ns); `None` where it cannot be made.
@@ -355,7 +370,8 @@ impl Meeting {
         Some(outcome)
     }
 
-    /// Whether the broker would give again all memory that this process has from it.
+    /// Whether the broker would give again all memory that this process has from it, to a program image that has the
+    /// descriptors which this one has.
     pub(super) fn would_be_given_again(&mut self) -> bool {
         let has_any =
             |pools: &[Option<super::Attached>]| pools.iter().flatten().any(|it| it.users > 0 && it.pool.is_brokered());
@@ -366,9 +382,9 @@ impl Meeting {
         if self.gets_through(until, Broker::greet).is_err() {
             return false;
         }
-        let daemon = self.broker.daemon;
+        let (daemon, has_room) = (self.broker.daemon, self.broker.has_room_for_memory());
         self.broker.rest();
-        self.pools.iter().flatten().all(|it| it.users == 0 || !it.pool.is_brokered() || it.daemon == daemon)
+        has_room && self.pools.iter().flatten().all(|it| it.users == 0 || !it.pool.is_brokered() || it.daemon == daemon)
     }
 
     /// Tries to ask the broker, until `until` (CLOCK_MONOTONIC, ns): again whenever the broker has to show first that
