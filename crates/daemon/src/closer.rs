@@ -166,18 +166,30 @@ fn serve(from: BorrowedFd<'_>) -> ! {
     let mut shares: HashMap<u32, Share> = HashMap::new();
     loop {
         await_event(from, &mut shares);
-        // The kernel itself would close connections for which there is no descriptor, in this process.
-        if shares.values().map(|it| it.kept.len() + it.children.len()).sum::<usize>() > room {
-            exit();
-        }
         if is_ready(from) {
             let (Some((user, batch)), Some(_)) = (receive(from), receive(from)) else { exit() };
             shares.entry(user).or_default().kept.extend(batch);
         }
-        let due: Vec<u32> = shares.iter().filter(|(_, it)| it.is_due()).map(|(user, _)| *user).collect();
-        due.into_iter().for_each(|user| start_child(user, &mut shares, from));
+        due(&shares, room).into_iter().for_each(|user| start_child(user, &mut shares, from));
+        // The kernel itself would close connections for which there is no descriptor, in this process.
+        if held(&shares) > room {
+            exit();
+        }
         shares.retain(|_, it| !it.children.is_empty() || !it.kept.is_empty());
     }
+}
+
+/// How many descriptors these shares are.
+fn held(shares: &HashMap<u32, Share>) -> usize {
+    shares.values().map(|it| it.kept.len() + it.children.len()).sum()
+}
+
+/// The users of whom there is to be a child now. Where so much is kept that there is no room for more, these are all of
+/// whom something is kept.
+fn due(shares: &HashMap<u32, Share>, room: usize) -> Vec<u32> {
+    let is_full = held(shares) > room;
+    let is_due = |it: &Share| it.is_due() || is_full && !it.kept.is_empty();
+    shares.iter().filter(|(_, it)| is_due(it)).map(|(user, _)| *user).collect()
 }
 
 /// Waits until something comes or a child ends, and forgets children that have ended. Where a child could not be
@@ -297,10 +309,28 @@ mod tests {
         assert_eq!(batches, [vec![1; BATCH], vec![2, 2], vec![3], vec![1]]);
     }
 
+    fn connections(count: usize) -> impl Iterator<Item = OwnedFd> {
+        (0..count).map(|_| OwnedFd::from(std::fs::File::open("/dev/null").unwrap()))
+    }
+
+    /// Under a low limit of descriptors there is room for fewer connections than a user may keep waiting. Fails if the
+    /// process keeps them until there is no room, and has to end.
+    #[test]
+    fn where_there_is_no_room_for_more_children_get_all_that_is_kept() {
+        let (mut shares, room) = (HashMap::<u32, Share>::new(), CHILDREN + 20);
+        let share = shares.entry(1).or_default();
+        share.children.extend(connections(CHILDREN));
+        share.kept.extend(connections(20));
+        assert_eq!((held(&shares), due(&shares, room)), (room, vec![]));
+        shares.entry(2).or_default().children.extend(connections(1));
+        assert_eq!(due(&shares, room), [1]);
+        shares.entry(1).or_default().kept.clear();
+        assert_eq!(due(&shares, room), []);
+    }
+
     /// Fails if a user whose closes wait gets a child for each further connection.
     #[test]
     fn a_user_whose_closes_wait_gets_few_children() {
-        let connections = |count| (0..count).map(|_| OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
         let mut share = Share::default();
         assert!(!share.is_due());
         share.kept.extend(connections(1));
