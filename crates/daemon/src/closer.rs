@@ -24,6 +24,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Connections at a time. A packet brings 253 descriptors at most (SCM_MAX_FD, unix(7)).
 const BATCH: usize = 250;
@@ -31,6 +32,15 @@ const BATCH: usize = 250;
 const CHILDREN: usize = 8;
 /// So many connections of a user get a further child all the same.
 const KEPT: usize = 1000;
+/// Where no child could be started for so long, the process ends: its own end lets go of what it keeps.
+const FAILING: Duration = Duration::from_secs(10);
+
+/// The process is gone, and the daemon goes with it: it could not let go of connections any more.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "its process that closes clients' connections has ended; if that has not said why, another program has killed it"
+)]
+pub struct Gone;
 
 /// The channel to that process.
 #[derive(Debug)]
@@ -62,9 +72,11 @@ impl Closer {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(to);
-                // SIGHUP asks the daemon to read its policy anew, and means only the daemon.
-                // SAFETY: no handler is set.
-                unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+                // These mean only the daemon. This process ends when the daemon has ended.
+                for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+                    // SAFETY: no handler is set.
+                    unsafe { libc::signal(signal, libc::SIG_IGN) };
+                }
                 serve(from.as_fd())
             }
             _ => Ok(Closer::to(to)),
@@ -73,6 +85,11 @@ impl Closer {
 
     fn to(to: OwnedFd) -> Closer {
         Closer { to, pending: HashMap::new(), turns: VecDeque::new(), owes_word: false }
+    }
+
+    /// Becomes readable when the process is gone.
+    pub fn end(&self) -> BorrowedFd<'_> {
+        self.to.as_fd()
     }
 
     /// Lets go of a connection of this user's, at the next [`Closer::flush`].
@@ -98,7 +115,7 @@ impl Closer {
     ///
     /// # Errors
     /// The process is gone.
-    pub fn flush(&mut self) -> io::Result<()> {
+    pub fn flush(&mut self) -> Result<(), Gone> {
         while self.is_due() {
             let user = self.turns.front().copied().filter(|_| !self.owes_word);
             let of_user = user.and_then(|user| self.pending.get(&user)).into_iter().flatten();
@@ -115,7 +132,7 @@ impl Closer {
                 Ok(_) => self.owes_word = batch > 0,
                 // Later: other clients leave too many descriptors unread, or there is no memory.
                 Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => return Ok(()),
-                Err(error) => return Err(error.into()),
+                Err(_) => return Err(Gone),
             }
             if let Some(user) = user {
                 self.drop_first(user, batch);
@@ -156,7 +173,8 @@ impl Share {
     }
 }
 
-/// What the process does, until the daemon is gone. Wherever it cannot go on it exits, which lets go of what it has.
+/// What the process does, until the daemon is gone. Where it cannot go on it says why and exits, which lets go of what
+/// it has.
 fn serve(from: BorrowedFd<'_>) -> ! {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -164,20 +182,39 @@ fn serve(from: BorrowedFd<'_>) -> ! {
     // Beside a further batch, and what the process itself has.
     let room = most.saturating_sub(BATCH + 32).max(most / 2);
     let mut shares: HashMap<u32, Share> = HashMap::new();
+    let mut failing_since = None;
     loop {
         await_event(from, &mut shares);
         if is_ready(from) {
             let (Some((user, batch)), Some(_)) = (receive(from), receive(from)) else { exit() };
             shares.entry(user).or_default().kept.extend(batch);
         }
-        due(&shares, room).into_iter().for_each(|user| start_child(user, &mut shares, from));
+        let started = due(&shares, room).into_iter().try_for_each(|user| start_child(user, &mut shares, from));
+        match started {
+            Ok(()) => failing_since = None,
+            Err(error) => {
+                let since: &mut Instant = failing_since.get_or_insert_with(|| {
+                    tracing::warn!(%error, "no process can be started to close clients' connections: {MORE_PROCESSES}");
+                    Instant::now()
+                });
+                if since.elapsed() > FAILING {
+                    tracing::error!(%error, "no process could be started to close clients' connections");
+                    exit();
+                }
+            }
+        }
         // The kernel itself would close connections for which there is no descriptor, in this process.
         if held(&shares) > room {
+            tracing::error!("no descriptor is left for connections that clients keep from being closed: {MORE}");
             exit();
         }
         shares.retain(|_, it| !it.children.is_empty() || !it.kept.is_empty());
     }
 }
+
+/// What helps where there are no processes or no descriptors.
+const MORE_PROCESSES: &str = "raise TasksMax, or ulimit -u";
+const MORE: &str = "raise LimitNOFILE, or ulimit -Hn";
 
 /// How many descriptors these shares are.
 fn held(shares: &HashMap<u32, Share>) -> usize {
@@ -215,13 +252,18 @@ fn is_ready(it: BorrowedFd<'_>) -> bool {
     poll(&mut [poll_for(it)], Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// Has a child let go of what is kept of a user. Where the limit of processes is reached, it stays.
-fn start_child(user: u32, shares: &mut HashMap<u32, Share>, from: BorrowedFd<'_>) {
-    let (Some(share), Ok((mut ours, mut its))) = (shares.get_mut(&user), UnixStream::pair()) else { exit() };
+/// Has a child let go of what is kept of a user. Where none can be started, it stays.
+fn start_child(user: u32, shares: &mut HashMap<u32, Share>, from: BorrowedFd<'_>) -> io::Result<()> {
+    let (mut ours, mut its) = UnixStream::pair()?;
+    let Some(share) = shares.get_mut(&user) else { return Ok(()) };
     let kept = std::mem::take(&mut share.kept);
     // SAFETY: one thread.
     match unsafe { libc::fork() } {
-        -1 => share.kept = kept,
+        -1 => {
+            let error = io::Error::last_os_error();
+            share.kept = kept;
+            return Err(error);
+        }
         0 => {
             // Connections of other users are not for this child: it lets go of them while they are its parent's too. So
             // it does of the channel, by whose end the daemon notices that the parent is gone.
@@ -245,6 +287,7 @@ fn start_child(user: u32, shares: &mut HashMap<u32, Share>, from: BorrowedFd<'_>
             drop((kept, ours));
         }
     }
+    Ok(())
 }
 
 fn exit() -> ! {

@@ -42,9 +42,9 @@ use std::process::ExitCode;
 use tracing::{error, info};
 use underpass_policy::Policy;
 
-/// Why the daemon does not start.
+/// Why the daemon does not start, or ends by itself.
 #[derive(Debug, thiserror::Error)]
-enum StartError {
+enum Failure {
     #[error("{0}")]
     Listen(#[from] listener::ListenError),
     #[error("{0}")]
@@ -54,6 +54,8 @@ enum StartError {
     Policy(#[from] policy::LoadError),
     #[error("{0}")]
     System(#[from] io::Error),
+    #[error("{0}")]
+    Run(#[from] server::RunError),
 }
 
 fn main() -> ExitCode {
@@ -106,7 +108,7 @@ fn check(mut source: Source) -> ExitCode {
     }
 }
 
-fn serve(options: &Options) -> Result<(), StartError> {
+fn serve(options: &Options) -> Result<(), Failure> {
     let handed = sys::handed_over()?;
     let closer = start_closer()?;
     let (signals, reloading) = (on(&[SIGTERM, SIGINT])?, on(&[SIGHUP])?);

@@ -4,7 +4,7 @@
 mod clients;
 
 use crate::abilities::Abilities;
-use crate::closer::Closer;
+use crate::closer::{Closer, Gone};
 use crate::exchange::{ClientId, Exchange, ProcessId, Reply};
 use crate::lanes::{Lanes, Taken};
 use crate::limits::Limits;
@@ -46,10 +46,11 @@ const LISTENER: u64 = 0;
 const SIGNAL: u64 = 1;
 const BELL: u64 = 2;
 const RELOAD: u64 = 3;
+const CLOSER: u64 = 4;
 /// Marks an event's number as a process's, whose end is reported; without the mark it is a client's, whose packet is.
 const PROCESS: u64 = 1 << 63;
 /// Numbers of clients and processes begin here.
-const FIRST: u64 = 4;
+const FIRST: u64 = 5;
 
 /// What a daemon is made of.
 #[derive(Debug)]
@@ -68,6 +69,17 @@ pub struct Parts {
     pub reloads: Reloads,
     /// What a user may cost.
     pub limits: Limits,
+}
+
+/// Why the daemon does not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The kernel does not let it wait.
+    #[error("{0}")]
+    System(#[from] io::Error),
+    /// A process of its own is gone.
+    #[error("{0}")]
+    Closer(#[from] Gone),
 }
 
 /// The daemon.
@@ -105,8 +117,8 @@ impl Server {
         let Parts { listener, signals, closer, abilities, policy, reloads, limits } = parts;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let lanes = Lanes::new()?;
-        let sources = [listener.socket.as_fd(), signals.as_fd(), lanes.bell(), reloads.bell()];
-        for (source, number) in sources.into_iter().zip([LISTENER, SIGNAL, BELL, RELOAD]) {
+        let sources = [listener.socket.as_fd(), signals.as_fd(), lanes.bell(), reloads.bell(), closer.end()];
+        for (source, number) in sources.into_iter().zip([LISTENER, SIGNAL, BELL, RELOAD, CLOSER]) {
             epoll::add(&events, source, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
         }
         Ok(Server {
@@ -132,18 +144,19 @@ impl Server {
     /// Serves until a signal asks it to end.
     ///
     /// # Errors
-    /// The kernel does not let it wait, or a process of its own is gone.
-    pub fn run(mut self) -> io::Result<()> {
+    /// See [`RunError`].
+    pub fn run(mut self) -> Result<(), RunError> {
         let mut events = Vec::with_capacity(EVENTS);
         loop {
             match epoll::wait(&self.events, rustix::buffer::spare_capacity(&mut events), self.patience().as_ref()) {
                 Err(Errno::INTR) => continue,
-                result => result?,
+                result => result.map_err(io::Error::from)?,
             };
             for event in events.drain(..) {
                 match event.data.u64() {
                     LISTENER => self.accept(),
                     SIGNAL => return Ok(()),
+                    CLOSER => return Err(Gone.into()),
                     RELOAD => self.reload(),
                     BELL => self.lanes.finished().into_iter().for_each(|(uid, taken)| self.taken(uid, taken)),
                     number if number & PROCESS != 0 => self.ended(ProcessId(number & !PROCESS)),
@@ -415,7 +428,7 @@ impl Server {
     }
 
     /// Lets go of connections, many at a time, because each time takes a process.
-    fn flush_closer(&mut self) -> io::Result<()> {
+    fn flush_closer(&mut self) -> Result<(), Gone> {
         let now = self.now();
         if now < self.flushed + FLUSH.as_nanos() as u64 && !self.closer.is_crowded() {
             return Ok(());

@@ -5,7 +5,7 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// The program under test.
@@ -90,6 +90,29 @@ impl Daemon {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The process of its own that closes connections.
+    pub fn closer(&self) -> Pid {
+        let parent_of = |pid: i32| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse::<u32>().ok()
+        };
+        let all = fs::read_dir("/proc").unwrap().filter_map(|it| it.unwrap().file_name().to_str()?.parse::<i32>().ok());
+        let mut its = all.filter(|&pid| parent_of(pid) == Some(self.pid()));
+        Pid::from_raw(its.next().unwrap()).unwrap()
+    }
+
+    /// How it has ended, as it is to do by itself.
+    pub fn status(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + Duration::from_secs(PATIENCE_S as u64);
+        loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => return status,
+                None => assert!(Instant::now() < deadline, "it goes on:\n{}", self.log()),
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     pub fn signal(&self, signal: Signal) {

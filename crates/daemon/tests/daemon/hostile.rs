@@ -2,7 +2,7 @@
 use super::client::{ASK, Client, MOST};
 use super::daemon::{Daemon, is_root};
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::process::{Resource, Signal};
+use rustix::process::{Resource, Signal, kill_process};
 use std::fs::File;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -425,6 +425,40 @@ fn a_daemon_that_was_killed_is_replaced() {
     assert!(matches!(client.answer().unwrap().0.verdict, Verdict::Met { .. }));
     others_are_served(&daemon);
     daemon.finish();
+}
+
+/// The daemon's own process that closes connections ends. Fails if the daemon goes on without it until a client leaves,
+/// or does not say what has happened.
+#[test]
+fn the_end_of_the_process_that_closes_connections_is_told_at_once() {
+    let mut daemon = Daemon::start(&[]);
+    let closer = daemon.closer();
+    // A user's Ctrl-C is for the daemon, as its other signals are.
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        kill_process(closer, signal).unwrap();
+    }
+    others_are_served(&daemon);
+    kill_process(closer, Signal::KILL).unwrap();
+    assert_eq!(daemon.status().code(), Some(1));
+    let log = daemon.log();
+    assert!(log.contains("its process that closes clients' connections has ended"), "{log}");
+}
+
+/// That process can start no other one. Fails if it does not say so, or tries for ever.
+#[test]
+fn where_no_process_can_be_started_that_is_told() {
+    if !is_root() {
+        return;
+    }
+    // The limit does not hold for root, and counts threads. The daemon has three, and this process. The fifth word of
+    // its own is its socket.
+    let user = "setpriv --reuid=61023 --regid=61023 --clear-groups";
+    let as_user = format!("chown 61023 \"${{5%/*}}\" && exec prlimit --nproc=4 {user} \"$0\" \"$@\"");
+    let mut daemon = Daemon::start_by(&["sh", "-c", &as_user], &[]);
+    drop(Client::connect(&daemon.path()).unwrap());
+    daemon.await_said("no process can be started to close clients' connections: raise TasksMax", 1);
+    assert_eq!(daemon.status().code(), Some(1));
+    daemon.await_said("no process could be started to close clients' connections", 1);
 }
 
 /// Runs this as another user, by a thread of its own.
