@@ -54,6 +54,8 @@ pub struct Meeting {
     asked_in_vain: u32,
     /// [`Meeting::fetch`] has waited for a descriptor, and none became free.
     lacks_descriptors: bool,
+    /// How often in a row memory of the broker was [withheld](broker::Outcome::Withheld).
+    withheld: u32,
     pools: [Option<Attached>; POOLS],
 }
 
@@ -68,6 +70,7 @@ impl Meeting {
             broker: Broker::new(SocketPath::NONE),
             asked_in_vain: 0,
             lacks_descriptors: false,
+            withheld: 0,
             pools: [const { None }; POOLS],
         }
     }

@@ -10,7 +10,7 @@ use underpass_tests::broker::{Broker, GROUP, User};
 use underpass_tests::group::Group;
 use underpass_tests::library::{self, AT_ONCE, is_kernel_only};
 use underpass_tests::net::free_port;
-use underpass_tests::stage::{Stage, compile, skip};
+use underpass_tests::stage::{Stage, compile, fixture, skip};
 
 use crate::databases::redis_server;
 use crate::faults::await_word_for;
@@ -310,6 +310,26 @@ pub fn load(port: u16, host: &str) -> [String; 12] {
 
 pub fn assert_loaded(said: &str) {
     assert!(said.matches('\n').count() >= 4 && !said.contains("rror"), "{said}");
+}
+
+/// A process is passed a connection, and has no descriptor to fetch its memory with: the connection is lost, and the
+/// reason is the true one.
+#[test]
+fn a_connection_that_is_lost_for_lack_of_a_descriptor_says_so() {
+    let Some(pair) = Pair::members("guest.c", &[]) else { return };
+    let port = free_port();
+    let server = pair.serve(0, &format!("serve {port}"), port);
+    let program = pair.stage.file("full.py", fs::read_to_string(fixture("full.py")).unwrap());
+    let mut command = pair.stage.plain("python3", ["-S", "-E", &program.display().to_string(), &port.to_string()]);
+    pair.users[1].runs(&mut command, AT_ONCE);
+    pair.broker.serves(&mut command);
+    let said = pair.stage.start(command).succeed(Duration::from_secs(60));
+    let reasons: Vec<_> = pair.users[1].run.processes().into_iter().flat_map(|process| process.reasons).collect();
+    let is_lost = said == "reset\n" && reasons.iter().any(|(it, _)| *it == Reason::NoDescriptor);
+    let is_whole = said == "read\n" && is_kernel_only();
+    assert!(is_lost || is_whole, "{said}{}{}", pair.users[1].run.table(), pair.broker.said());
+    server.stop(libc::SIGTERM);
+    pair.stage.finish();
 }
 
 /// The command says beforehand what the daemon then decides, and counts what it has decided.

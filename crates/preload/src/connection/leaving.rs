@@ -12,8 +12,13 @@ use underpass_segment::switch::{Departure, LeftRing, Port, Recipient, Unread};
 /// The bytes that were in the channel of the connection `fd` are out of reach: ends it by a reset, so that neither end
 /// waits for them.
 pub fn end_lost(fd: i32) {
+    end_lost_for(fd, Reason::HandOver);
+}
+
+/// The same, where it is known that the process lacks something for the channel.
+pub fn end_lost_for(fd: i32, reason: Reason) {
     kernel::reset(fd);
-    count_reason(Reason::HandOver);
+    count_reason(reason);
 }
 
 impl Connection {

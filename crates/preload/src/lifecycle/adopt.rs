@@ -4,7 +4,7 @@
 use super::handoff::carried::{self, Carried};
 use crate::connection::count::{after_execution, count_reason, forget_carried};
 use crate::connection::handle::{HIGHEST, Handle, handle};
-use crate::connection::leaving::end_lost;
+use crate::connection::leaving::{end_lost, end_lost_for};
 use crate::connection::look::for_each;
 use crate::connection::references::{close_orphan, drop_reference, is_pool_used, take_back_what_is_left};
 use crate::connection::state::{Attachment, Usage};
@@ -371,7 +371,8 @@ impl Connection {
         }
         if self.way() == Way::Broken {
             // The bytes in its channel are lost, and neither end is to wait for them.
-            end_lost(self.fd);
+            let reason = self.end.lack().unwrap_or(Reason::HandOver);
+            end_lost_for(self.fd, reason);
         }
     }
 

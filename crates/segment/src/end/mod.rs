@@ -354,6 +354,11 @@ impl End {
         }
     }
 
+    /// What a process lacks that could not attach the channel of this joined end, if it has found out.
+    pub fn lack(&self) -> Option<Reason> {
+        Some(self.reason()).filter(|it| matches!(it, Reason::NoDescriptor | Reason::NoMemory))
+    }
+
     /// Whether anything has been sent or received by the kernel path.
     fn has_carried(&self) -> bool {
         let counters = [&self.bytes, &self.sending.kernel_bytes, &self.reading.kernel_bytes];

@@ -245,6 +245,54 @@ unsafe fn fetch(meeting: &mut Meeting, (end, fd): (&End, i32), free: usize, mut 
     if clock::nanoseconds() - began > 10_000_000_000 { IN_VAIN } else { end.reason() as i32 }
 }
 
+/// An end that only the broker could lead to its other end has no descriptor to ask with. Fails if a broker that
+/// answers is what it lacks.
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn an_end_that_cannot_ask_for_lack_of_a_descriptor_says_so() {
+    let (listener, socket) = (Listener::new("lack"), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let (mut meeting, fd, end) = (listener.meeting(), socket.as_raw_fd(), super::tests::end());
+    let mut reason = |free| {
+        let ask = || {
+            // SAFETY: for the child.
+            unsafe { limit_descriptors(fd, free) };
+            meeting.seek_by_broker(&end, fd, Reason::Unproven);
+            end.reason() as i32
+        };
+        answered(&listener, -1, ask).0
+    };
+    assert_eq!([0, 1].map(&mut reason), [Reason::NoDescriptor, Reason::NoBroker].map(|it| it as i32));
+}
+
+/// The kernel closes the memory that the broker has sent, though there are descriptors, as it does where a security
+/// module forbids that a process receives it. Fails if the end is said to lack descriptors, if it asks for ever, or if
+/// it gives up at the first time.
+#[test]
+#[cfg_attr(miri, ignore = "needs the kernel")]
+fn memory_that_the_kernel_withholds_is_not_asked_for_for_ever() {
+    let (listener, socket) = (Listener::new("withheld"), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let (mut meeting, fd, end) = (listener.meeting(), socket.as_raw_fd(), super::tests::end());
+    let cookie = kernel::cookie(fd).unwrap();
+    end.cookie.store(cookie, Relaxed);
+    let (shape, mut clients) = (wire::Shape::new(SHAPE.ring_bytes, SHAPE.slots).unwrap(), Vec::new());
+    for time in 1..=3 {
+        assert_eq!(end.stage(), Stage::Plain, "{time}");
+        end.set_reason(Reason::Young);
+        // The broker shows that it is at work, and has not taken the ask yet.
+        while meeting.broker.ask(cookie, fd, SHAPE.ring_bytes, None) != Try::Asked {
+            clients.extend(listener.accept());
+            clients.iter().for_each(|client| answer(client, -1));
+            assert!(meeting.broker.hear().is_none());
+        }
+        end.set_asked(Asked::Pending);
+        let verdict = Verdict::Met { pool: 7, shape, slot: 0, side: wire::Side::Maker, cookies: [cookie, OTHER] };
+        meeting.note(OfBroker { token: cookie, mark: MARK, verdict }, crate::dial::Beside::Lost);
+        meeting.follow_broker(&end, fd);
+        assert_eq!((end.reason(), end.asked()), (Reason::NoMemory, Asked::Nothing));
+    }
+    assert_eq!(end.stage(), Stage::Pinned);
+}
+
 /// The broker answers what a child asks that does `what`: what the child returns, and how often it has connected.
 fn answered(listener: &Listener, memory: i32, what: impl FnOnce() -> i32) -> (i32, usize) {
     let mut status = 0;

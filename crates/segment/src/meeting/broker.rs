@@ -9,6 +9,7 @@ use crate::clock;
 use crate::config::SocketPath;
 use crate::dial::{Beside, Dial};
 use crate::raw::Errno;
+use crate::reason::Reason;
 use crate::sync::{AtomicBool, Relaxed};
 use underpass_broker as wire;
 use underpass_broker::{Freed, Knock, Refusal, Verdict};
@@ -65,6 +66,9 @@ pub(super) enum Outcome {
     Refused(Refusal),
     /// The memory could not be mapped.
     NoMemory,
+    /// The kernel has not given this process the memory, though it has descriptors: a security module forbids it, for
+    /// example.
+    Withheld,
     /// This process has no free descriptor to ask with, or for the memory.
     NoDescriptor,
     /// The connection to the broker has ended.
@@ -116,10 +120,22 @@ pub(super) enum Try {
     Knocking,
     /// Not now.
     Later,
-    /// Not now, and not soon: this process has no descriptor to ask with.
+    /// Not now: the host has no descriptor or no memory for a socket at this moment.
+    Scarce,
+    /// Not now, and perhaps not soon: this process has no descriptor to ask with.
     NoDescriptor,
     /// There is no broker, and was none.
     Nobody,
+}
+
+impl Try {
+    /// Why an end that may only meet by the broker has not met, after this attempt.
+    pub(super) fn reason(self) -> Reason {
+        match self {
+            Try::Scarce | Try::NoDescriptor => Reason::NoDescriptor,
+            Try::Asked | Try::Knocking | Try::Later | Try::Nobody => Reason::NoBroker,
+        }
+    }
 }
 
 impl Broker {
@@ -206,7 +222,8 @@ impl Broker {
                 Ok(dial)
             }
             // ENFILE: the table is the host's, and others give descriptors back all the time.
-            Err(Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::ENFILE)) => Err(Try::Later),
+            Err(Errno(libc::ENOBUFS | libc::ENOMEM | libc::ENFILE)) => Err(Try::Scarce),
+            Err(Errno(libc::EAGAIN)) => Err(Try::Later),
             Err(Errno(libc::EMFILE)) => Err(Try::NoDescriptor),
             Err(_) => {
                 self.leave_alone(now);

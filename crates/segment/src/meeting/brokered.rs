@@ -22,6 +22,9 @@ use crate::sync::Relaxed;
 use underpass_broker as wire;
 use underpass_broker::{Freed, Refusal, Verdict};
 
+/// If the kernel has withheld memory so often in a row, it is not asked for again. Once may be by chance, where another
+/// thread has closed a descriptor in between.
+const TIMES_WITHHELD: u32 = 3;
 /// How long to wait for the broker to say whether it would give a pool again.
 const PATIENCE_NS: u64 = 50_000_000;
 /// How long to wait for a pool that the broker has said it would give again: without it the connection is lost.
@@ -43,15 +46,16 @@ impl Meeting {
     /// The directory cannot lead `end` to its other end, so this asks the broker. Without a broker the end stays on
     /// kernel TCP for the reason `otherwise`.
     pub(super) fn seek_by_broker(&mut self, end: &End, fd: i32, otherwise: Reason) {
-        match self.ask_broker(end, fd) {
+        let tried = self.ask_broker(end, fd);
+        match tried {
             Try::Asked | Try::Knocking => {
                 end.look_after(1);
                 end.advance(Stage::Waiting);
             }
-            Try::Later | Try::NoDescriptor => end.seek_later(),
+            Try::Later | Try::Scarce | Try::NoDescriptor => end.seek_later(),
             Try::Nobody => return end.pin(otherwise),
         }
-        end.set_reason(Reason::NoBroker);
+        end.set_reason(tried.reason());
     }
 
     /// Whether the broker may be asked, as far as is known.
@@ -75,7 +79,7 @@ impl Meeting {
                 self.asked_in_vain = self.asked_in_vain.saturating_add(1);
                 end.look_after(1);
             }
-            Try::Later | Try::NoDescriptor | Try::Nobody => end.seek_later(),
+            Try::Later | Try::Scarce | Try::NoDescriptor | Try::Nobody => end.seek_later(),
         }
     }
 
@@ -102,7 +106,7 @@ impl Meeting {
         end.set_asked(match tried {
             Try::Asked => Asked::Pending,
             Try::Knocking => Asked::Knocking,
-            Try::Later | Try::NoDescriptor | Try::Nobody => Asked::Nothing,
+            Try::Later | Try::Scarce | Try::NoDescriptor | Try::Nobody => Asked::Nothing,
         });
         tried
     }
@@ -140,7 +144,10 @@ impl Meeting {
                 match tried {
                     Try::Asked => end.look_after(1),
                     Try::Knocking => end.look_later(),
-                    Try::Later | Try::NoDescriptor | Try::Nobody => end.seek_later(),
+                    Try::Later | Try::Scarce | Try::NoDescriptor | Try::Nobody => end.seek_later(),
+                }
+                if !end.waits_in_directory() {
+                    end.set_reason(tried.reason());
                 }
             }
             Asked::Pending => {
@@ -181,9 +188,13 @@ impl Meeting {
                 self.leave_directory(end);
                 refuse(end, refusal);
             }
-            Outcome::NoMemory | Outcome::NoDescriptor => {
-                let is_memory = matches!(outcome, Outcome::NoMemory);
-                end.set_reason(if is_memory { Reason::NoMemory } else { Reason::NoDescriptor });
+            // The other end, which was given the same, waits in vain.
+            Outcome::Withheld if self.withheld >= TIMES_WITHHELD => {
+                self.leave_directory(end);
+                end.pin(Reason::NoMemory);
+            }
+            Outcome::NoMemory | Outcome::Withheld | Outcome::NoDescriptor => {
+                end.set_reason(lack(outcome).unwrap_or(Reason::NoMemory));
                 end.ask_later();
             }
             Outcome::Lost => end.seek_later(),
@@ -255,12 +266,17 @@ impl Meeting {
         }
     }
 
-    fn note(&mut self, answer: wire::Answer, beside: Beside) {
+    pub(super) fn note(&mut self, answer: wire::Answer, beside: Beside) {
         let outcome = match (answer.verdict, beside) {
             (Verdict::Waiting, _) => Outcome::Waiting,
             (Verdict::Refused(refusal), _) => Outcome::Refused(refusal),
+            (Verdict::Met { .. }, Beside::Lost) if self.broker.has_room_for_memory() => {
+                self.withheld = self.withheld.saturating_add(1);
+                Outcome::Withheld
+            }
             (Verdict::Met { .. }, Beside::Lost) => Outcome::NoDescriptor,
             (Verdict::Met { pool, shape, slot, side, cookies }, Beside::Gift(memory)) if answer.mark == MARK => {
+                self.withheld = 0;
                 let side = if side == wire::Side::Maker { Side::Maker } else { Side::Joiner };
                 match self.pool_of(memory, Shape::of_broker(shape), pool) {
                     Some(pool) => Outcome::Met(Place { pool, slot: slot.into(), side, cookies }),
@@ -316,11 +332,11 @@ impl Meeting {
             match self.outcome_for(cookie, fd, until)? {
                 Outcome::Met(place) => break place,
                 Outcome::NoDescriptor if self.comes_to_descriptors(until) => {}
-                Outcome::NoDescriptor => {
-                    end.set_reason(Reason::NoDescriptor);
+                outcome => {
+                    // For what is said of a connection that is lost now.
+                    lack(outcome).into_iter().for_each(|reason| end.set_reason(reason));
                     return None;
                 }
-                _ => return None,
             }
         };
         let is_same =
@@ -337,7 +353,7 @@ impl Meeting {
     /// Waits until this process has descriptors to fetch memory with, until `until` (CLOCK_MONOTONIC, ns). Whether that
     /// is so. Only another thread can close one meanwhile. Where none has done so once, nobody waits for that again.
     fn comes_to_descriptors(&mut self, until: u64) -> bool {
-        if self.lacks_descriptors || kernel::has_one_thread() {
+        if self.lacks_descriptors || kernel::has_one_thread() || clock::nanoseconds() >= until {
             return false;
         }
         while clock::nanoseconds() < until {
@@ -355,7 +371,7 @@ impl Meeting {
         let ring_bytes = self.ring_bytes;
         match self.gets_through(until, |broker| broker.ask(cookie, fd, ring_bytes, None)) {
             Ok(()) => {}
-            Err(Try::NoDescriptor) => return Some(Outcome::NoDescriptor),
+            Err(Try::NoDescriptor | Try::Scarce) => return Some(Outcome::NoDescriptor),
             Err(_) => return None,
         }
         let outcome = loop {
@@ -398,7 +414,9 @@ impl Meeting {
                 Try::Asked => return Ok(()),
                 Try::Knocking if self.broker.wait(until) => self.hear(),
                 // Others may connect to it at this moment, more than it takes at once.
-                Try::Later if self.broker.is_sought(clock::nanoseconds()) && clock::nanoseconds() < until => {
+                Try::Later | Try::Scarce
+                    if self.broker.is_sought(clock::nanoseconds()) && clock::nanoseconds() < until =>
+                {
                     clock::nap(1000);
                 }
                 why => return Err(why),
@@ -523,6 +541,15 @@ fn refuse(end: &End, refusal: Refusal) {
             end.set_reason(Reason::NoMemory);
             end.ask_later();
         }
+    }
+}
+
+/// What a process lacks whose ask comes to this.
+fn lack(outcome: Outcome) -> Option<Reason> {
+    match outcome {
+        Outcome::NoDescriptor => Some(Reason::NoDescriptor),
+        Outcome::NoMemory | Outcome::Withheld => Some(Reason::NoMemory),
+        _ => None,
     }
 }
 
