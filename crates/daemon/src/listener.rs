@@ -39,6 +39,13 @@ pub enum ListenError {
     },
 }
 
+impl ListenError {
+    /// Whether it stays until somebody changes something.
+    pub fn is_lasting(&self) -> bool {
+        matches!(self, ListenError::NoSocket(_) | ListenError::Handed(_))
+    }
+}
+
 /// A socket that listens.
 #[derive(Debug)]
 pub struct Listener {

@@ -58,6 +58,22 @@ enum Failure {
     Run(#[from] server::RunError),
 }
 
+/// The exit code where the daemon would not start later either, unless somebody changes something: a service manager is
+/// not to try again.
+const LASTING: u8 = 3;
+
+impl Failure {
+    /// Whether it stays until somebody changes something.
+    fn is_lasting(&self) -> bool {
+        match self {
+            Failure::Listen(error) => error.is_lasting(),
+            Failure::Useless(_) => true,
+            Failure::Policy(error) => error.is_lasting(),
+            Failure::System(_) | Failure::Run(_) => false,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let options = Options::parse();
     if options.check {
@@ -68,7 +84,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{}", error.to_string().replace('\n', ". "));
-            ExitCode::FAILURE
+            if error.is_lasting() { LASTING.into() } else { ExitCode::FAILURE }
         }
     }
 }

@@ -23,8 +23,9 @@ use std::path::PathBuf;
   systemctl enable --now underpassd.service
   systemctl reload underpassd
 
-Exit code: 0 when a signal ended it, or the policy is in order; 1 if it cannot start, or the policy is wrong; 2 for a \
-mistake in options."
+Exit code: 0 when a signal ended it, or the policy is in order; 1 if it cannot start or go on at present, or --check \
+finds the policy wrong; 2 for a mistake in options; 3 if it cannot start until somebody changes something: a wrong \
+policy, a system on which it could prove nothing, or the wrong kind of socket."
 )]
 pub struct Options {
     /// Stay in the foreground and log to standard error; a service manager puts it in the background

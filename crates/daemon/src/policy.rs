@@ -38,6 +38,16 @@ pub enum LoadError {
     },
 }
 
+impl LoadError {
+    /// Whether it stays until somebody changes the policy.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            LoadError::Policy(error) => error.is_lasting(),
+            LoadError::Group { .. } => false,
+        }
+    }
+}
+
 impl Source {
     /// The policy, and the file that it stands in. May wait, where the system asks a server for users and groups. A
     /// usual file that was there once has to be there from then on: the default must not take the place of what it

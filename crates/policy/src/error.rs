@@ -73,3 +73,15 @@ pub enum PolicyError {
         error: io::Error,
     },
 }
+
+impl PolicyError {
+    /// Whether it stays until somebody changes the policy. Users and groups may come from a server that does not answer
+    /// yet.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            PolicyError::Missing(_) | PolicyError::NoFile(_) | PolicyError::TooLong(_) => true,
+            PolicyError::Owner { .. } | PolicyError::Writable { .. } | PolicyError::Content { .. } => true,
+            PolicyError::Unreadable { .. } | PolicyError::Nobody { .. } | PolicyError::LookUp { .. } => false,
+        }
+    }
+}

@@ -132,7 +132,7 @@ fn anything_else_that_is_handed_over_is_refused() {
     let refused = |socket: OwnedFd, what: &str| {
         let said = place.command(socket).stderr(Stdio::piped()).output().unwrap();
         let log = String::from_utf8(said.stderr).unwrap();
-        assert_eq!(said.status.code(), Some(1));
+        assert_eq!(said.status.code(), Some(3));
         assert!(log.contains(what) && log.contains("ListenSequentialPacket="), "{log}");
     };
     refused(place.socket(SocketType::STREAM), "something else than a Unix socket of sequential packets");
@@ -204,6 +204,11 @@ fn it_is_started_anew_however_often_it_fails() {
     let text = fs::read_to_string(service).unwrap();
     let value = |of: &str| text.lines().find_map(|line| line.strip_prefix(of)?.strip_prefix('='));
     assert_eq!([value("Restart"), value("StartLimitIntervalSec")], [Some("on-failure"), Some("0")]);
+    // The library waits for a second where a connection is lost without the daemon.
+    let pause = value("RestartSec").and_then(|it| it.strip_suffix("ms")).unwrap();
+    assert!(pause.parse::<u64>().unwrap() <= 500, "{pause}");
+    // What does not pass by itself: see the exit codes of `options.rs`.
+    assert_eq!(value("RestartPreventExitStatus"), Some("2 3"));
 }
 
 #[test]

@@ -77,7 +77,8 @@ fn does_not_start(refusals: &[Refusal], arguments: &[&str]) -> String {
     let mut command = Command::new(UNDERPASSD);
     command.args(["--foreground", "--group", GROUP.0]).args(arguments).arg("--socket").arg(&socket);
     let output = refusing(refusals, || command.output().unwrap());
-    assert_eq!(output.status.code(), Some(1));
+    // It would not start later either.
+    assert_eq!(output.status.code(), Some(3));
     assert!(!socket.exists(), "its socket is left");
     String::from_utf8(output.stderr).unwrap()
 }
