@@ -116,9 +116,11 @@ impl Meeting {
         let is_time = || end.calls.load(Relaxed) >= end.next_try.load(Relaxed);
         match end.asked() {
             Asked::Nothing => Answer::Forgotten,
+            // There was no memory for it.
+            Asked::Place if !is_time() => Answer::None,
             Asked::Place => match self.place(end) {
-                // It is not time where there was no memory for it.
-                Some(it) if it.is_ready() && is_time() => Answer::Offer,
+                // Where there was no memory there may be some now, though its maker may still have none.
+                Some(it) if it.is_ready() || end.reason() == Reason::NoMemory => Answer::Offer,
                 Some(_) => Answer::None,
                 None => Answer::Forgotten,
             },
@@ -227,7 +229,7 @@ impl Meeting {
             return end.seek_later();
         }
         if !place.is_ready() {
-            return;
+            return end.set_reason(Reason::PeerSilent);
         }
         match place.side {
             Side::Maker => {
@@ -250,9 +252,10 @@ impl Meeting {
         self.join(end, fd, place.pool, place.slot, &channel);
     }
 
-    /// The place that an end was given, if its pool is still there.
+    /// The place that an end was given, if its pool is still there. A forked child does not know what its parent was
+    /// given, and asks for itself.
     fn place(&mut self, end: &End) -> Option<Place> {
-        let pool = self.attached(end.pool.load(Relaxed))?.pool;
+        let pool = self.attached(end.pool.load(Relaxed)).filter(|it| it.given.is_some())?.pool;
         let (mine, its) = (end.cookie.load(Relaxed), end.peer_cookie.load(Relaxed));
         let side = end.side();
         let cookies = if side == Side::Maker { [mine, its] } else { [its, mine] };
@@ -619,6 +622,34 @@ mod tests {
         // Once there is room, the end goes on.
         meeting.pools[POOLS - 1] = None;
         assert!(meeting.channel(&end, None).is_some());
+    }
+
+    /// Fails if an end that waits for memory, or whose memory has come back, is looked after in vain; if it goes on
+    /// saying that it lacks memory; or if a child takes its parent's place without a look at the memory.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps a memfd")]
+    fn an_end_with_a_place_waits_for_what_it_lacks() {
+        let (mut meeting, pool) = (Box::new(Meeting::new()), pool());
+        meeting.remember(pool, 0, None).unwrap();
+        meeting.attached(pool.id()).unwrap().given = Some(Given { pool: 7, made: 0, room: 0 });
+        // SAFETY: zeroed memory is an unused end.
+        let end: Box<End> = unsafe { Box::new(core::mem::zeroed()) };
+        end.put_in(&Place { pool, slot: 0, side: Side::Joiner, cookies: [11, 12] });
+        end.cookie.store(12, Relaxed);
+        // So that no reason is hidden by its having carried nothing.
+        end.bytes.store(1, Relaxed);
+        end.set_asked(Asked::Place);
+        assert_eq!(meeting.answer_of_broker(&end), Answer::None);
+        end.set_reason(Reason::NoMemory);
+        end.look_after(1);
+        assert_eq!(meeting.answer_of_broker(&end), Answer::None);
+        end.calls.fetch_add(1, Relaxed);
+        assert_eq!(meeting.answer_of_broker(&end), Answer::Offer);
+        // There is memory, and its maker has not come.
+        meeting.follow_broker(&end, -1);
+        assert_eq!((end.reason(), meeting.answer_of_broker(&end)), (Reason::PeerSilent, Answer::None));
+        meeting.after_fork();
+        assert_eq!(meeting.answer_of_broker(&end), Answer::Forgotten);
     }
 
     #[test]

@@ -228,7 +228,7 @@ impl Meeting {
     pub(super) fn has_memory_for_place(&mut self, place: &Place) -> bool {
         let times = if place.side == Side::Maker { RESERVE } else { RESERVE_TO_JOIN };
         let shape = place.pool.shape();
-        let Some(given) = self.attached(place.pool.id()).and_then(|it| it.given.as_mut()) else { return true };
+        let Some(given) = self.attached(place.pool.id()).and_then(|it| it.given.as_mut()) else { return false };
         given.room = room(given.room, place.slot, shape.slots, |slots| has_memory_for(Shape { slots, ..shape }, times));
         given.room > place.slot
     }
