@@ -83,7 +83,7 @@ pub fn warn_of_gaps(policy: &Policy) {
             "there is no such group, so nobody shares memory as a member of it; groupadd --system makes it"
         );
     }
-    // The first process is root's.
+    // The first process is root's, or in a container perhaps another user's: not the daemon's own.
     if (policy.denies_groups() || policy.names_cgroups())
         && let Err(error) = std::fs::read("/proc/1/status")
     {

@@ -69,7 +69,7 @@ pub enum Asked {
     Knocking = 1,
     /// A process has asked, and the end has not taken note of an answer. A copy of the socket may lie with the broker.
     Pending = 2,
-    /// The broker has given it a place in a pool, which the other end has to make ready.
+    /// The broker has given it a place in a pool. The other end has not made it ready, or there is no memory for it.
     Place = 3,
 }
 

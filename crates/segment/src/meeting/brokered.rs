@@ -35,8 +35,7 @@ const WAIT_AT_END_NS: i64 = 10_000_000;
 /// The answer to an ask is looked for after this many further calls at the latest.
 const MOST_CALLS: u32 = 64;
 /// An end that waits in the directory asks the broker as well, after a multiple of this many calls. Two ends that talk
-/// to each other
-/// make about as many calls, so an other end that uses the same directory has come by then.
+/// to each other make about as many calls, so an other end that uses the same directory has come by then.
 const CALLS_ALONE: u32 = 64;
 /// The more ends of a process have asked so in vain, the later the next ones ask: after so many times [`CALLS_ALONE`]
 /// at most. An ask takes about as long as 20 calls on kernel TCP.
