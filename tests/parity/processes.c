@@ -2,6 +2,8 @@
 #include "harness.h"
 
 #include <link.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pty.h>
 #include <sched.h>
 #include <spawn.h>
@@ -9,6 +11,7 @@
 #include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/select.h>
 #include <sys/stat.h>
@@ -1301,6 +1304,100 @@ static void passed_away(void) {
     else two_processes(AF_INET, passed_away_a, echo_until_end);
 }
 
+/* What was given away ends as its last owner leaves it: by FIN where all was read, otherwise by a reset. The giver
+ * closes its descriptor before the taker comes, or afterwards, or it ends; it may be a child behind a filter. The taker
+ * is a child, an image that loads what this one may have been made to load, or an image that does not. */
+enum taker { CHILD, IMAGE, STRANGER };
+enum fate { READ_AT_ONCE, READ_LATE, READ_AS_IT_COMES, GIVER_ENDS, GIVER_CONFINED, UNREAD, GIVER_LAST, KILLED, FATES };
+enum { GIVEN_UNREAD = 500 };
+static int fates = FATES;
+static void take_and_end(int number, enum fate fate) {
+    char byte;
+    int channel = to_door_of(number);
+    while (fate == KILLED) pause();
+    if (fate == READ_LATE || fate == GIVER_CONFINED) await_bytes(channel, 2);
+    int fd = take(channel);
+    if (fate == READ_AS_IT_COMES && receive_all(channel, &byte, 1) != 1) fail("recv");
+    size_t got = fate == UNREAD || fate == GIVER_LAST ? 0 : receive_all(fd, in, GIVEN_UNREAD);
+    say("%d: %zu read, first difference %ld", fate, got, differs(in, got, 1, 0));
+    close(fd);
+}
+static void give_in_child(int channel, int fd, bool confined) {
+    struct sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog program = {COUNT(code), code};
+    pid_t giver = (pid_t)MUST(fork());
+    if (giver == 0) {
+        if (confined) {
+            MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+            MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0));
+        }
+        give(channel, fd);
+        exit(0);
+    }
+    if (!confined) close(fd);
+    say("giver %d", ended(giver));
+    if (confined) close(fd);
+}
+static void give_away(struct side *side, int channel, int fd, enum fate fate) {
+    if (fate == GIVER_ENDS || fate == GIVER_CONFINED) give_in_child(channel, fd, fate == GIVER_CONFINED);
+    else give(channel, fd);
+    if (fate == READ_AS_IT_COMES) {
+        tell(side);
+        await_bytes(fd, GIVEN_UNREAD);
+    }
+    if (fate != GIVER_ENDS && fate != GIVER_CONFINED && fate != GIVER_LAST) close(fd);
+    if (fate == READ_LATE || fate == READ_AS_IT_COMES || fate == GIVER_CONFINED) send_all(channel, "x", 1);
+}
+static void given_a(struct side *side, enum taker to, const char *scenario) {
+    int self = getpid();
+    for (enum fate fate = 0; (int)fate < fates; fate++) {
+        int door = door_of(self);
+        pid_t taker = (pid_t)MUST(fork());
+        if (taker == 0) {
+            role = 'C';
+            close(side->fd);
+            if (to == STRANGER) unsetenv("LD_PRELOAD");
+            if (to != CHILD) execute_itself(scenario, self, (int)fate, 0, 0);
+            take_and_end(self, fate);
+            _exit(0);
+        }
+        int channel = (int)MUST(accept(door, NULL, NULL)), fd = another(side);
+        close(door);
+        if (fate != READ_AS_IT_COMES) await_bytes(fd, GIVEN_UNREAD);
+        give_away(side, channel, fd, fate);
+        close(channel);
+        if (fate == KILLED) MUST(kill(taker, SIGKILL));
+        say("%d: taker %d", fate, ended(taker));
+        if (fate == GIVER_LAST) close(fd);
+    }
+}
+static void given_b(struct side *side) {
+    fill(out, GIVEN_UNREAD, 1, 0);
+    for (enum fate fate = 0; (int)fate < fates; fate++) {
+        int fd = another(side);
+        if (fate == READ_AS_IT_COMES) hear(side);
+        send_all(fd, out, GIVEN_UNREAD);
+        SHOW(recv(fd, in, 1, 0));
+        close(fd);
+    }
+}
+static void given_to_child_a(struct side *side) { given_a(side, CHILD, NULL); }
+static void given_to_child(void) { two_processes(AF_INET, given_to_child_a, given_b); }
+static void given_to_image_a(struct side *side) { given_a(side, IMAGE, "given-to-image"); }
+static void given_to_image(void) {
+    int own[4];
+    /* The end of a process may wait 20 s for such a taker, and does not learn that it was killed. */
+    fates = KILLED;
+    if (is_executed(own)) take_and_end(own[0], (enum fate)own[1]);
+    else two_processes(AF_INET, given_to_image_a, given_b);
+}
+static void given_to_stranger_a(struct side *side) { given_a(side, STRANGER, "given-to-stranger"); }
+static void given_to_stranger(void) {
+    int own[4];
+    if (is_executed(own)) take_and_end(own[0], (enum fate)own[1]);
+    else two_processes(AF_INET, given_to_stranger_a, given_b);
+}
+
 /* It is given to two takers, one after the other, and before either comes for it an image that is executed has it
  * too. */
 static pid_t taker(struct side *side, char name, int channel, atomic_int *turn, int mine) {
@@ -2186,7 +2283,8 @@ const struct scenario scenarios[] = {
     {"not-given", not_given, 0},
     {"not-begun", not_begun, 0},
     {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0},
-    {"passed-self", passed_self, 0},
+    {"passed-self", passed_self, 0},         {"given-to-child", given_to_child, 0},
+    {"given-to-image", given_to_image, 0},   {"given-to-stranger", given_to_stranger, 0},
     {"streams", streams, 0}, {"killed-giving", killed_giving, 0}, {"killed-leaving", killed_leaving, 0},
     {"passed-apart", passed_apart, 0}, {"passed-apart-half", passed_apart_half, 0},
     {"passed-apart-over", passed_apart_over, 0}, {"passed-apart-all", passed_apart_all, 0},

@@ -133,9 +133,11 @@ impl Connection {
         self.reset_if_unread(port);
     }
 
-    /// Has the kernel end the connection by a reset at its close if something is unread in the ring.
+    /// Has the kernel end the connection by a reset at its close if something is unread in the ring. The kernel does so
+    /// by itself where it has what is unread, once nobody has the socket any more: a process of which the library knows
+    /// nothing may have it, and end the connection in order.
     pub fn reset_if_unread(&self, port: &Port<'_>) {
-        if port.unread() > 0 {
+        if port.has_unread_past_kernel() {
             kernel::reset_at_close(self.fd);
         }
     }

@@ -533,6 +533,19 @@ fn a_reader_that_has_left_its_ring_learns_that_the_rest_does_not_come() {
     }
 }
 
+/// Fails if what a reader has left, and the kernel has, is taken for something that a close would lose: the close would
+/// reset the connection of another process that has the socket.
+#[test]
+fn what_a_reader_has_left_is_not_lost_with_its_close() {
+    let (it, left) = some_left_unread();
+    let (sender, reader) = (it.port(0), it.port(1));
+    assert!(reader.has_unread_past_kernel());
+    assert_eq!(reader.leave(Leave::IfGivenBack, u64::MAX), LeftRing::Unread);
+    assert!(sender.give_back_if_due() && reader.unread() == left.len() as u64);
+    assert!(!reader.has_unread_past_kernel());
+    it.assert_kernel_has(&left);
+}
+
 /// Another process, without the library, has sent something behind what a sender that was killed did not give back.
 /// Fails if `Port::pass_given_piece` does not compare what has come with the copy.
 #[test]

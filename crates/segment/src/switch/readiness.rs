@@ -228,6 +228,13 @@ impl Port<'_> {
         total + queued.saturating_sub(before).saturating_sub(bells.saturating_sub(taken))
     }
 
+    /// Whether something is unread that the kernel has not, nor gets from the sender.
+    pub fn has_unread_past_kernel(&self) -> bool {
+        let reading = &self.end.reading;
+        let is_left = reading.whereabouts() == Whereabouts::Left && reading.is_where_kernel_is();
+        !is_left && self.unread() > 0
+    }
+
     /// Whether this end is away from its ring, and nothing that it has left there has come by the kernel yet.
     fn is_away_with_all(&self) -> bool {
         self.presence() == Presence::Away && self.end.reading.whereabouts() == Whereabouts::AwayFromRing
