@@ -1398,6 +1398,51 @@ static void given_to_stranger(void) {
     else two_processes(AF_INET, given_to_stranger_a, given_b);
 }
 
+/* The giver takes the socket out of its connection, and connects it again. The taker still shares the socket, and reads
+ * what comes on the new connection. */
+static void read_renewed(int number) {
+    char byte;
+    int channel = to_door_of(number), fd = take(channel);
+    if (receive_all(channel, &byte, 1) != 1) fail("recv");
+    size_t got = receive_all(fd, in, GIVEN_UNREAD);
+    say("%zu read, first difference %ld", got, differs(in, got, 1, 0));
+}
+static int connect_with_traffic(struct side *side, int fd) {
+    char byte;
+    SHOW(connect(fd, (struct sockaddr *)&side->address, address_size(&side->address)));
+    int other = (int)MUST(accept(side->listener, NULL, NULL));
+    for (int i = 0; i < 60; i++) {
+        send_all(fd, "x", 1);
+        if (receive_all(other, &byte, 1) != 1) fail("recv");
+        send_all(other, "x", 1);
+        if (receive_all(fd, &byte, 1) != 1) fail("recv");
+    }
+    return other;
+}
+static void given_renewed_a(struct side *side) {
+    int self = getpid(), door = door_of(self);
+    pid_t taker = (pid_t)MUST(fork());
+    if (taker == 0) {
+        unsetenv("LD_PRELOAD");
+        execute_itself("given-renewed", self, 0, 0, 0);
+    }
+    int channel = (int)MUST(accept(door, NULL, NULL)), fd = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
+    int other = connect_with_traffic(side, fd);
+    give(channel, fd);
+    SHOW(connect(fd, &(struct sockaddr){.sa_family = AF_UNSPEC}, sizeof(struct sockaddr)));
+    close(other);
+    other = connect_with_traffic(side, fd);
+    fill(out, GIVEN_UNREAD, 1, 0);
+    send_all(other, out, GIVEN_UNREAD);
+    send_all(channel, "x", 1);
+    say("taker %d", ended(taker));
+}
+static void given_renewed(void) {
+    int own[4];
+    if (is_executed(own)) read_renewed(own[0]);
+    else two_processes(AF_INET, given_renewed_a, echo_until_end);
+}
+
 /* It is given to two takers, one after the other, and before either comes for it an image that is executed has it
  * too. */
 static pid_t taker(struct side *side, char name, int channel, atomic_int *turn, int mine) {
@@ -2285,6 +2330,7 @@ const struct scenario scenarios[] = {
     {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0},
     {"passed-self", passed_self, 0},         {"given-to-child", given_to_child, 0},
     {"given-to-image", given_to_image, 0},   {"given-to-stranger", given_to_stranger, 0},
+    {"given-renewed", given_renewed, 0},
     {"streams", streams, 0}, {"killed-giving", killed_giving, 0}, {"killed-leaving", killed_leaving, 0},
     {"passed-apart", passed_apart, 0}, {"passed-apart-half", passed_apart_half, 0},
     {"passed-apart-over", passed_apart_over, 0}, {"passed-apart-all", passed_apart_all, 0},

@@ -51,7 +51,8 @@ impl Receiver {
                     return false;
                 }
                 if matches!(guess, Guess::Stranger) && !connection.has_unread_out_of_reach() {
-                    // It finds plain TCP, and never comes for the end.
+                    // It finds plain TCP, and never comes for the end: nothing shows when it closes the socket.
+                    connection.end.owners.note_outsider();
                     return true;
                 }
             }
