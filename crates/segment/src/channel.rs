@@ -352,6 +352,8 @@ impl Channel {
             words.sender.ended.store(0, Relaxed);
             words.sender.switching.store(0, Relaxed);
             words.sender.executing.store(0, Relaxed);
+            words.sender.ended_at.store(0, Relaxed);
+            words.sender.ended_in.store(0, Relaxed);
             words.sender.announced.store(0, Relaxed);
             // A reader counts as asleep until it has shown that it is not: it may be in a poll of the kernel's.
             words.flags.waiting.store(ALONE, Relaxed);

@@ -13,6 +13,7 @@ pub mod dial;
 pub mod directory;
 pub mod end;
 pub mod family;
+pub mod far;
 pub mod io_uring;
 pub mod kernel;
 pub mod layout;

@@ -6,6 +6,7 @@ mod gate;
 mod heed;
 mod owners;
 mod reading;
+mod remote;
 mod sending;
 mod watching;
 
@@ -13,6 +14,7 @@ pub use gate::Gate;
 pub use owners::{IMAGE_WITHIN_NS, Owners};
 pub(crate) use reading::{GIVEN_FIRST, HAD_ALL, IN_COPY};
 pub use reading::{Reading, Resting, Whereabouts};
+pub use remote::Remote;
 pub use sending::{NO_PIECE, Sending};
 
 use crate::channel::{Shape, Side};
@@ -160,6 +162,8 @@ laid_out! {
         pub reading: Reading,
         /// The direction out.
         pub sending: Sending,
+        /// Of a stream to another host.
+        pub remote: Remote,
         spare: Spare,
     }
 }
@@ -289,6 +293,12 @@ impl End {
     /// The number of its channel's pool, if it was ever joined.
     pub fn pool_id(&self) -> Option<i32> {
         self.has_channel().then(|| self.pool.load(Relaxed))
+    }
+
+    /// Whether the other end is on another host, and daemons carry what goes by the ring.
+    #[inline]
+    pub fn is_remote(&self) -> bool {
+        self.remote.is_any()
     }
 
     /// Whether its channel lies in memory of the broker: the other end may be another user's, and in other namespaces,

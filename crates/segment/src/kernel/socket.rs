@@ -130,6 +130,9 @@ pub struct Counters {
     pub sent_once: u64,
     /// Bytes that wait to be sent for the first time.
     pub unsent: u32,
+    /// Bytes that the other end takes at present, those that it has not acknowledged included. 0 if the kernel, older
+    /// than 5.4, does not tell.
+    pub window: u32,
 }
 
 /// Reads the counters.
@@ -158,7 +161,7 @@ pub fn counters(fd: i32) -> Result<Counters, Errno> {
         return Err(Errno(libc::ENOSYS));
     }
     // Offsets of struct tcp_info (include/uapi/linux/tcp.h): options 5, bytes_acked 120, bytes_received 128,
-    // notsent_bytes 144, bytes_sent 200, bytes_retrans 208.
+    // notsent_bytes 144, bytes_sent 200, bytes_retrans 208, snd_wnd 228.
     const SYN_DATA: u8 = 32;
     let first = info[0].to_ne_bytes();
     Ok(Counters {
@@ -168,6 +171,7 @@ pub fn counters(fd: i32) -> Result<Counters, Errno> {
         received: info[16],
         sent_once: info[25].wrapping_sub(info[26]),
         unsent: u32::from_ne_bytes(info[18].to_ne_bytes()[..4].try_into().unwrap_or_default()),
+        window: u32::from_ne_bytes(info[28].to_ne_bytes()[4..].try_into().unwrap_or_default()),
     })
 }
 

@@ -103,6 +103,9 @@ impl Port<'_> {
     /// Takes doorbells out of the kernel's queue by `recv`, and keeps them until it is sure that they were no data sent
     /// after going down. The ring must be empty.
     pub(super) fn take_bells(&self, most: usize, recv: impl Fn(i32, *mut u8, usize) -> Answer) -> Answer {
+        if self.end.is_remote() {
+            return Err(AGAIN);
+        }
         let reading = &self.end.reading;
         let most = most.min(reading.fresh.len());
         let below = reading.taking.load(Relaxed);

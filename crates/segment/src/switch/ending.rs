@@ -24,6 +24,9 @@ impl Port<'_> {
         // SeqCst: this end says that it ends, then looks. A reader that leaves says so, then looks.
         self.channel.outgoing().sender.ended.swap(1, SeqCst);
         self.rouse_other();
+        if self.end.is_remote() {
+            self.fall_before_end();
+        }
         self.await_departure();
         self.give_back_at_end();
         self.tap_end();

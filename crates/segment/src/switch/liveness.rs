@@ -114,7 +114,8 @@ impl Port<'_> {
     pub fn reader_is_gone(&self) -> bool {
         self.give_back_if_due();
         let sending = &self.end.sending;
-        if !self.has_unread()
+        if self.end.is_remote()
+            || !self.has_unread()
             || self.end.probed() != Probed::NotYet
             || self.reader_has_shut()
             || kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | OVER) != libc::POLLRDHUP

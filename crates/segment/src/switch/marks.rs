@@ -44,6 +44,9 @@ impl Port<'_> {
 
     /// Bytes of the kernel stream that come before the ring. `None`: no mark says how many.
     pub(super) fn kernel_limit(&self) -> Result<Option<usize>, Fault> {
+        if self.end.is_remote() {
+            return Ok(None);
+        }
         match self.ahead()? {
             Record::Empty => Ok(None),
             Record::Up(up) => {
@@ -87,6 +90,9 @@ impl Port<'_> {
             head = self.pass_given_first(head);
         }
         self.begin_counting_bells();
+        if self.end.is_remote() {
+            self.note_entrance();
+        }
         reading.fast.store(1, Relaxed);
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         self.channel.incoming().head.head.store(head, Release);
@@ -131,6 +137,9 @@ impl Port<'_> {
     /// Passes the marks under the head, and throws away the doorbells before kernel data. Then the kernel's own
     /// readiness is the truth.
     pub(super) fn pass_marks(&self) {
+        if self.end.is_remote() {
+            return self.pass_remote_marks();
+        }
         for _ in 0..4 {
             let word = self.end.reading.place.load(Relaxed);
             match self.front() {
@@ -180,6 +189,9 @@ impl Port<'_> {
     /// Whether everything was read that comes before the ring, which begins at position `up` of the kernel stream.
     pub(super) fn has_reached(&self, up: u64) -> bool {
         let reading = &self.end.reading;
+        if self.end.is_remote() {
+            return !self.receives_fast() && up == self.end.remote.awaited.load(Relaxed) && up != 0;
+        }
         !self.receives_fast() && up == self.kernel_position() && reading.to_discard() == 0
     }
 
@@ -187,6 +199,9 @@ impl Port<'_> {
     /// lies, they never come.
     pub(super) fn awaits_rest(&self) -> bool {
         let reading = &self.end.reading;
+        if self.end.is_remote() {
+            return self.receives_fast() && matches!(self.ahead(), Ok(Record::Up(_)));
+        }
         let awaits = || reading.to_discard() > 0 || matches!(self.kernel_limit(), Ok(Some(1..)));
         !self.receives_fast() && reading.stash.load(Relaxed) == 0 && awaits()
     }

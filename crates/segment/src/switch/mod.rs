@@ -39,6 +39,7 @@ mod position;
 mod probe;
 mod readiness;
 mod receive;
+mod remote;
 mod repair;
 mod room;
 mod send;
@@ -84,6 +85,8 @@ pub struct Waiting {
     /// Whether each poll or set that may wait for room in the ring can look for it ([`Port::looks_for_room_in`]). Takes
     /// no lock.
     pub looks: fn(port: &Port<'_>) -> bool,
+    /// Rings for the daemon, which carries what goes to another host.
+    pub ring: fn(port: &Port<'_>),
     /// A send that does not block was refused, since the ring is full. From now on those polls and sets look for room.
     pub refused: fn(port: &Port<'_>),
 }

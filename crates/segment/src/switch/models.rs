@@ -29,6 +29,7 @@ static WAITING: Waiting = Waiting {
     call: |_, call| call(),
     give_back_everywhere: || true,
     looks: |_| false,
+    ring: |_| {},
     refused: |_| {},
 };
 

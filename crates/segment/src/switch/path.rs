@@ -42,6 +42,9 @@ impl Port<'_> {
     #[cold]
     pub(super) fn try_up(&self, why: GoUp) -> bool {
         let end = self.end;
+        if end.is_remote() {
+            return false;
+        }
         let sending = &end.sending;
         if why == GoUp::ToSend && (self.is_path_silent() || end.sends_by_kernel()) {
             // A connection that is no longer held tries with its next send.
@@ -241,6 +244,9 @@ impl Port<'_> {
 
     /// Goes down, with an announced doorbell behind the mark if `is_bell_due`.
     fn go_down_and_wake(&self, reason: Reason, is_bell_due: &mut bool) -> Descent {
+        if self.end.is_remote() {
+            return self.fall(reason);
+        }
         let sending = &self.end.sending;
         let sender = self.sender();
         if sender.used(true).is_err() {

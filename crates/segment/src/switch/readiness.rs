@@ -95,6 +95,7 @@ impl Port<'_> {
     fn is_all_in_kernel(&self) -> bool {
         // Most are not: they pay for one look.
         !self.receives_fast()
+            && !self.end.is_remote()
             && self.with_reading(|beside| {
                 let reading = &self.end.reading;
                 beside == Beside::Nobody
@@ -106,6 +107,9 @@ impl Port<'_> {
     }
 
     fn kernel_has_news(&self) -> bool {
+        if self.end.is_remote() {
+            return self.has_remote_news();
+        }
         if self.reads_plainly() {
             // A poll, because a look would count for SO_PEEK_OFF.
             return kernel::poll_now(self.fd, libc::POLLIN) != 0;
@@ -197,7 +201,7 @@ impl Port<'_> {
         let mut total = u64::from(reading.stash.load(Relaxed));
         let (mut before, mut taken) = (0, self.bells_taken());
         if !self.receives_fast() {
-            let discard = reading.to_discard();
+            let discard = reading.to_discard() + self.end.remote.repeated.load(Relaxed);
             let queued = u64::from(kernel::inq(self.fd).unwrap_or(0));
             let limit = self.kernel_limit().ok().flatten().map_or(u64::MAX, |n| n as u64);
             let in_kernel = queued.saturating_sub(discard).min(limit);

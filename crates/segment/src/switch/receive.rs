@@ -271,7 +271,9 @@ impl Port<'_> {
                 self.end.reading.error.store(e, Relaxed);
                 false
             }
-            _ => !self.has_something(),
+            // The direction has gone down.
+            Taken::Bytes(_) => return None,
+            Taken::EndOfStream => !self.has_something(),
         };
         (nothing && self.has_what_was_left() && self.is_still_nothing()).then_some(Err(AGAIN))
     }
@@ -353,6 +355,9 @@ impl Port<'_> {
             return Taken::Nothing;
         }
         reading.asked.store(now, Relaxed);
+        if self.end.is_remote() {
+            return self.look_for_fall().unwrap_or(Taken::Bytes(0));
+        }
         let mut byte = 0u8;
         for round in 0.. {
             // If a mark has just appeared, the byte behind it is no doorbell.

@@ -22,6 +22,9 @@ const PATIENCE_US: u64 = 1000;
 /// A send that does not block, or is about to say EAGAIN, goes down when the reader has not moved for so long.
 const SHORT_PATIENCE_US: u64 = 20;
 
+/// A send whose reader is on another host goes down when the reader has not moved for so long: its news travels.
+const REMOTE_PATIENCE_US: u64 = if cfg!(test) { 20 } else { 5000 };
+
 /// A send that blocks polls for room for so long. Then it naps, until half of the ring is free: a reader that is slower
 /// than its sender makes room all the time, and a sender that polled for each message would have a processor for
 /// itself.
@@ -50,6 +53,7 @@ impl Port<'_> {
         let sender = self.sender();
         let mut enough = enough.max((wanted as u64).min(sender.ring.capacity() / 4));
         let patience = match nonblocking {
+            _ if self.end.is_remote() => micros(REMOTE_PATIENCE_US),
             true if self.is_full() => 0,
             true => micros(SHORT_PATIENCE_US),
             false => micros(PATIENCE_US),

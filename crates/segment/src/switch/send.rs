@@ -173,7 +173,7 @@ impl Port<'_> {
             *held_back = Some(HeldBack::new());
         }
         loop {
-            if !sending.is_fast() && (nested || !self.try_up(GoUp::ToSend)) {
+            if !sending.is_fast() && (nested || !self.try_up_to_send()) {
                 return Outcome::Plain;
             }
             if self.end.stage() == Stage::Broken {
@@ -238,6 +238,10 @@ impl Port<'_> {
         }
     }
 
+    fn try_up_to_send(&self) -> bool {
+        if self.end.is_remote() { self.try_up_by_statement() } else { self.try_up(GoUp::ToSend) }
+    }
+
     /// The ring has stayed full. `None`: the send tries again. `since` is when it first did so. `whole`: the rest goes
     /// the kernel path.
     #[cold]
@@ -263,7 +267,7 @@ impl Port<'_> {
         }
         let began = *since.get_or_insert_with(ticks);
         let is_over = || ticks().wrapping_sub(began) > micros(STOPPED_US);
-        if nonblocking && (self.reader_is_absent() || is_over()) {
+        if nonblocking && (self.reader_is_absent() || self.end.is_remote() || is_over()) {
             self.end.refused.store(1, Relaxed);
             return Some(Outcome::Refused);
         }

@@ -57,7 +57,7 @@ impl Port<'_> {
         // thread waits too, then this only looks at them and leaves them there.
         let above = reading.lock.fall_asleep();
         (self.waiting.keep_socket)(self);
-        let takes = self.receives_fast() && !above && !self.end.is_watched();
+        let takes = self.receives_fast() && !above && !self.end.is_watched() && !self.end.is_remote();
         // A signal handler may have received, before it could know that this thread is about to sleep.
         let got = if takes {
             // SAFETY: the buffer is `take_bells`'.
@@ -87,6 +87,7 @@ impl Port<'_> {
             ReaderState::Ring | ReaderState::Kernel | ReaderState::Absent => {}
         }
         match got {
+            Some(Ok(n)) if self.end.is_remote() && self.receives_fast() => self.wake_in_remote(n),
             Some(Ok(0)) => Taken::EndOfStream,
             Some(Ok(_)) => {
                 if !takes && self.receives_fast() && !self.has_something() {
@@ -143,6 +144,9 @@ impl Port<'_> {
     /// those of its process's other connections. False if the kernel has no room for all of it yet, or another thread
     /// is sending there, or this end itself awaits what is given back: the thread has to come again.
     pub(super) fn give_back_before_sleep(&self) -> bool {
+        if self.end.is_remote() {
+            return self.fall_before_sleep();
+        }
         let (now, seen) = (self.channel.departures(), &self.end.departures);
         if seen.load(Relaxed) != now {
             if !(self.waiting.give_back_everywhere)() {

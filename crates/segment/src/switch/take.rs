@@ -82,6 +82,12 @@ impl Port<'_> {
                         return self.fault();
                     }
                 }
+                // The sender has gone down by the kernel, and up again.
+                Ok(Record::Up(_)) if self.end.is_remote() => {
+                    if let Some(taken) = self.look_for_fall() {
+                        return taken;
+                    }
+                }
                 // Published since the copying ended.
                 Ok(Record::Data(_) | Record::Skip | Record::Pad(_)) => continue,
                 Ok(Record::Up(_)) | Err(Fault) if self.is_at(place.pack()) => return self.fault(),
@@ -181,7 +187,7 @@ impl Port<'_> {
         // A handler must not pass the mark, nor take what was counted, between a look and what follows from it. To hold
         // signals back costs two system calls. Without a mark they are not needed: none comes while `in_kernel` is up.
         self.in_kernel(|| {
-            if self.is_at_switch() {
+            if self.is_at_switch() || self.end.is_remote() {
                 kernel::undisturbed(|| self.take_plain(into, peek))
             } else {
                 self.take_plain(into, peek)
@@ -207,7 +213,7 @@ impl Port<'_> {
         {
             return Some(Taken::Failed(error));
         }
-        self.take_below_limit(into, peek)
+        if self.end.is_remote() { self.take_of_remote(into, peek) } else { self.take_below_limit(into, peek) }
     }
 
     /// What lies in the kernel behind the data that was taken for doorbells belongs to the same receive.

@@ -44,6 +44,10 @@ impl Port<'_> {
 
     #[cold]
     fn wake(&self) -> bool {
+        if self.end.is_remote() {
+            self.rouse_daemon();
+            return true;
+        }
         let waiting = &self.channel.outgoing().flags.waiting;
         let mut rang = false;
         // Threads of an honest reader change its flag a few times meanwhile.
@@ -177,6 +181,9 @@ impl Port<'_> {
     /// Counts one more doorbell before it is sent. False when the reader wants no more, or has shut down both ways: its
     /// kernel would answer with a reset.
     pub(super) fn announce_bell(&self) -> bool {
+        if self.end.is_remote() {
+            return false;
+        }
         let is_refused = self.channel.outgoing().sender.announced.fetch_add(1, AcqRel) & NO_MORE_BELLS != 0;
         // A reader says that it has shut down, and then waits for doorbells that are announced.
         fence(SeqCst);

@@ -1,0 +1,169 @@
+//! A stream to another host. The daemons of the two hosts carry what goes by the ring, each from or to the channel that
+//! it shares with its program ([`crate::far`]). This is what is different for the programs' ends.
+//!
+//! On one host both ends see one ring, and a mark in it switches the path. Here each end has a ring of its own, and what
+//! lies between them may be lost: a daemon may die. So the programs agree in the kernel stream, which is never lost, by
+//! statements of 40 octets that begin with a random key, which only the two libraries and their daemons know:
+//!
+//! 1. A reader that reads by its library alone looks for statements in the kernel stream from then on, and says so over
+//!    the daemons (`ready`).
+//! 2. To go up, the sender puts a statement *fast* into the kernel stream, and goes on in its ring. It puts nothing else
+//!    into the kernel stream until it goes down.
+//! 3. The reader that comes to the statement goes on in its own ring, behind the mark of going up with the same number.
+//! 4. To go down, the sender puts a statement *plain* into the kernel stream: it goes on from octet `from` of what it
+//!    has put into the ring, the first one that the reader is not known to have read. The sender still has it and all
+//!    that follow, because its ring keeps what the reader has not read. The reader drops what it has read already, and
+//!    what is left in its ring.
+//!
+//! So a sender goes down by itself, whatever has become of the daemons, and nobody waits for a program to make a call.
+//! Where a process is killed that has sent by the ring, its daemon still has the ring, and says at which octet the
+//! stream ends. Only if that daemon is lost as well, the reader finds the end of the kernel stream without a statement,
+//! and reports a reset.
+//!
+//! No doorbell goes through the kernel stream. A daemon wakes its program, and a program its daemon.
+#![allow(unsafe_code, reason = "looks at octets in the kernel")]
+
+mod down;
+mod statement;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod up;
+
+use super::path::Descent;
+use super::take::Taken;
+use super::{Port, Ready};
+use crate::clock::nap;
+use crate::kernel;
+use crate::lock::Entered;
+use crate::raw::Errno;
+use crate::reason::Reason;
+use crate::sync::{Relaxed, SeqCst, fence, own};
+use statement::{Heard, LEN, Statement};
+
+/// A sender that waits for room in the kernel looks again after this time.
+const ROOM_WITHIN_US: u32 = 100;
+
+/// What lies next in the kernel stream, where a statement may be.
+enum Next {
+    Statement(Statement),
+    /// Other octets.
+    Other,
+    /// Nothing, or not all of a statement.
+    Nothing,
+    End,
+    Failed(Errno),
+}
+
+impl Port<'_> {
+    /// Looks at what lies next in the kernel stream.
+    fn look_for_statement(&self) -> Next {
+        let mut octets = [0u8; LEN];
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        // SAFETY: a buffer of this frame.
+        match unsafe { kernel::recv(self.fd, octets.as_mut_ptr(), LEN, flags) } {
+            Ok(0) => Next::End,
+            Ok(n) => match Statement::parse(self.end.remote.key(), &octets[..n.min(LEN)]) {
+                Heard::Statement(statement) => Next::Statement(statement),
+                Heard::Beginning => Next::Nothing,
+                Heard::Other => Next::Other,
+            },
+            Err(super::AGAIN) => Next::Nothing,
+            Err(error) => Next::Failed(error),
+        }
+    }
+
+    /// Takes the statement that lies next out of the kernel stream. False if that fails, which only another reader of
+    /// the socket could cause.
+    fn take_statement(&self) -> bool {
+        self.drop_from_kernel(LEN as u64) == Ok(LEN)
+    }
+
+    /// Drops up to `octets` octets of the kernel stream that are there. Returns how many.
+    fn drop_from_kernel(&self, octets: u64) -> Result<usize, Errno> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        // SAFETY: with MSG_TRUNC nothing is written to a null pointer.
+        let n = unsafe { kernel::recv(self.fd, core::ptr::null_mut(), octets as usize, flags) }?;
+        own::add(&self.end.reading.kernel, n as u64);
+        self.publish_position();
+        Ok(n)
+    }
+
+    /// Wakes the daemon, if it sleeps, because this end has published something.
+    pub(super) fn rouse_daemon(&self) {
+        let waiting = &self.channel.outgoing().flags.waiting;
+        // The daemon raises the flag before it looks at the channel. This end publishes before it looks at the flag.
+        fence(SeqCst);
+        if waiting.load(SeqCst) != 0 && waiting.swap(0, SeqCst) != 0 {
+            (self.waiting.ring)(self);
+        }
+    }
+
+    /// Passes statements and marks that lie next, beside the program's receives. An error, which the kernel tells once,
+    /// is kept for the program.
+    pub(super) fn pass_remote_marks(&self) {
+        let taken = match self.receives_fast() {
+            true if self.has_something() => None,
+            true => self.look_for_fall(),
+            false => self.come_to_ring().unwrap_or_else(|| self.hear_statement()),
+        };
+        if let Some(Taken::Failed(error)) = taken {
+            self.end.keep_error(error);
+        }
+    }
+
+    /// Whether a receive would return at once. The caller has [passed](Port::pass_remote_marks) what lies next.
+    pub(super) fn has_remote_news(&self) -> bool {
+        self.pass_remote_marks();
+        if self.end.keeps_error() {
+            return true;
+        }
+        match self.ready() {
+            Ready::Yes => true,
+            Ready::No => {
+                self.has_ended()
+                    && matches!(self.end_of_ring(self.octets_read()), Taken::EndOfStream | Taken::Failed(_))
+            }
+            Ready::AskKernel if self.end.remote.awaited.load(Relaxed) != 0 => false,
+            Ready::AskKernel => kernel::poll_now(self.fd, libc::POLLIN) != 0,
+        }
+    }
+
+    /// A sleep in the ring has ended because the kernel has something: `n` octets, or the end of its stream.
+    pub(super) fn wake_in_remote(&self, n: usize) -> Taken {
+        /// The daemon says soon where the stream ends, or is gone.
+        const SOON_US: u32 = 500;
+        match self.look_for_fall() {
+            Some(Taken::Nothing) if n == 0 => {
+                nap(SOON_US);
+                Taken::Nothing
+            }
+            taken => taken.unwrap_or(Taken::Nothing),
+        }
+    }
+
+    /// Before a thread sleeps on the connection: goes down if the way by the daemons is lost, because the other program
+    /// may wait for what is in the ring. False if the kernel has no room for that yet, or another thread sends.
+    pub(super) fn fall_before_sleep(&self) -> bool {
+        if !self.sends_fast() || !self.reader_wants_down() {
+            return true;
+        }
+        self.try_enter_sending().is_some_and(|entered| {
+            let is_down = entered == Entered::Nested || !self.sends_fast() || self.fall(Reason::Met) == Descent::Down;
+            self.end.sending.lock.exit(entered);
+            is_down
+        })
+    }
+
+    /// The program ends this direction. What is in the ring goes by the kernel, so that the FIN comes behind it.
+    pub(super) fn fall_before_end(&self) {
+        let entered = self.enter_sending();
+        while entered != Entered::Nested
+            && self.sends_fast()
+            && self.fall(Reason::Met) == Descent::NoRoom
+            && self.connected()
+        {
+            nap(ROOM_WITHIN_US);
+        }
+        self.end.sending.lock.exit(entered);
+    }
+}
