@@ -10,12 +10,18 @@ const KIND_WAITING: u16 = 16;
 const KIND_MET: u16 = 17;
 const KIND_REFUSED: u16 = 18;
 const KIND_HERE: u16 = 19;
+const KIND_CARRIED: u16 = 21;
+const KIND_RINGS: u16 = 22;
 /// Octets of an answer that says to wait.
 pub const WAITING: usize = header::LEN;
 /// Octets of an answer to a knock.
 pub const HERE: usize = header::LEN + 8;
 /// Octets of an answer with memory.
 pub const MET: usize = header::LEN + 40;
+/// Octets of an answer with memory that the daemon shares.
+pub const CARRIED: usize = header::LEN + 48;
+/// Octets of a bell.
+pub const RINGS: usize = header::LEN;
 /// Octets of an answer that refuses.
 pub const REFUSED: usize = header::LEN + 8;
 
@@ -57,6 +63,28 @@ pub enum Verdict {
         /// SO_COOKIE of the maker's and of the joiner's socket; they differ.
         cookies: [u64; 2],
     },
+    /// The other end is on another host, and the daemons carry what goes by the memory whose descriptor comes with the
+    /// record: its first slot is ready, and this end joins it.
+    ///
+    /// | Octets | Field |
+    /// |---|---|
+    /// | 24..32 | number of the pool |
+    /// | 32..36 | bytes of a ring |
+    /// | 36..40 | 0 |
+    /// | 40..56 | cookies of the daemon's end, which is none of a socket, and of this end's socket |
+    /// | 56..72 | the key of the stream |
+    Carried {
+        /// Number of the pool, not 0.
+        pool: u64,
+        /// Its shape, with one slot.
+        shape: Shape,
+        /// The cookies; they differ.
+        cookies: [u64; 2],
+        /// The key of the stream, of which the first word is not 0.
+        key: [u64; 2],
+    },
+    /// Something has come for a stream that the daemon carries, and its end sleeps. No answer to an ask.
+    Rings,
     /// The connection stays on kernel TCP.
     Refused(Refusal),
     /// The daemon is at work: the answer to a knock.
@@ -87,10 +115,11 @@ impl Answer {
     ///
     /// # Errors
     /// [`WireError::Value`] where a field has a value that it never has.
-    pub fn emit(&self) -> Result<([u8; MET], usize), WireError> {
-        let begin = |len, kind| Header::begin::<MET>(len, kind, self.mark, self.token);
+    pub fn emit(&self) -> Result<([u8; CARRIED], usize), WireError> {
+        let begin = |len, kind| Header::begin::<CARRIED>(len, kind, self.mark, self.token);
         match self.verdict {
             Verdict::Waiting => Ok(begin(WAITING, KIND_WAITING).finish()),
+            Verdict::Rings => Ok(begin(RINGS, KIND_RINGS).finish()),
             Verdict::Here { daemon: 0 } => Err(WireError::Value("daemon")),
             Verdict::Here { daemon } => {
                 let mut to = begin(HERE, KIND_HERE);
@@ -115,6 +144,17 @@ impl Answer {
                 to.u64(0);
                 Ok(to.finish())
             }
+            Verdict::Carried { pool, shape, cookies, key } => {
+                check_carried(pool, shape, cookies, key)?;
+                let mut to = begin(CARRIED, KIND_CARRIED);
+                to.u64(pool);
+                to.u32(shape.ring_bytes());
+                to.u32(0);
+                for word in cookies.into_iter().chain(key) {
+                    to.u64(word);
+                }
+                Ok(to.finish())
+            }
         }
     }
 
@@ -129,6 +169,8 @@ impl Answer {
             KIND_MET => MET,
             KIND_REFUSED => REFUSED,
             KIND_HERE => HERE,
+            KIND_CARRIED => CARRIED,
+            KIND_RINGS => RINGS,
             other => return Err(WireError::Kind(other)),
         };
         if packet.len() != len {
@@ -138,6 +180,8 @@ impl Answer {
             KIND_MET => met(from)?,
             KIND_REFUSED => refused(from)?,
             KIND_HERE => here(from)?,
+            KIND_CARRIED => carried(from)?,
+            KIND_RINGS => Verdict::Rings,
             _ => Verdict::Waiting,
         };
         Ok(Answer { token: header.token, mark: header.mark, verdict })
@@ -170,6 +214,28 @@ fn met(mut from: Reader<'_>) -> Result<Verdict, WireError> {
     let (slot, side) = (word & !JOINER, if word & JOINER == 0 { Side::Maker } else { Side::Joiner });
     check(pool, shape, slot, cookies)?;
     Ok(Verdict::Met { pool, shape, slot, side, cookies })
+}
+
+fn carried(mut from: Reader<'_>) -> Result<Verdict, WireError> {
+    let (pool, ring_bytes) = (from.u64()?, from.u32()?);
+    if from.u32()? != 0 {
+        return Err(WireError::Value("reserved"));
+    }
+    let (cookies, key) = ([from.u64()?, from.u64()?], [from.u64()?, from.u64()?]);
+    let shape = Shape::new(ring_bytes, 1)?;
+    check_carried(pool, shape, cookies, key)?;
+    Ok(Verdict::Carried { pool, shape, cookies, key })
+}
+
+fn check_carried(pool: u64, shape: Shape, cookies: [u64; 2], key: [u64; 2]) -> Result<(), WireError> {
+    check(pool, shape, 0, cookies)?;
+    if shape.slots() != 1 {
+        return Err(WireError::Value("slots"));
+    }
+    if key[0] == 0 {
+        return Err(WireError::Value("key"));
+    }
+    Ok(())
 }
 
 fn check(pool: u64, shape: Shape, slot: u16, cookies: [u64; 2]) -> Result<(), WireError> {

@@ -14,7 +14,7 @@ use crate::error::WireError;
 use crate::fields::{Reader, Writer};
 
 /// Version of the wire that this crate speaks.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Octets of a header.
 pub const LEN: usize = 24;
 

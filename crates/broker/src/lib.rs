@@ -17,6 +17,7 @@
 
 pub mod answer;
 pub mod ask;
+pub mod bell;
 pub mod error;
 mod fields;
 pub mod header;
@@ -27,6 +28,7 @@ pub mod state;
 
 pub use answer::{Answer, Side, Verdict};
 pub use ask::{Ask, Freed};
+pub use bell::Bell;
 pub use error::WireError;
 pub use knock::Knock;
 pub use refusal::Refusal;
@@ -34,7 +36,7 @@ pub use shape::Shape;
 pub use state::{Abilities, Counts, Inquiry, State};
 
 /// Octets of the longest record that the library sends or gets.
-pub const LONGEST: usize = answer::MET;
+pub const LONGEST: usize = answer::CARRIED;
 
 /// Where the daemon listens unless it is told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/underpass/broker.sock";

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use underpass_broker::{
-    Abilities, Answer, Ask, Counts, Freed, Inquiry, Knock, LONGEST, Refusal, Shape, Side, State, Verdict, WireError,
-    answer, ask, header, knock, state,
+    Abilities, Answer, Ask, Bell, Counts, Freed, Inquiry, Knock, LONGEST, Refusal, Shape, Side, State, Verdict,
+    WireError, answer, ask, header, knock, state,
 };
 
 fn ring_bytes() -> impl Strategy<Value = u32> {
@@ -31,8 +31,17 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
             (one != other).then_some(met)
         },
     );
+    let carried = (1u64.., ring_bytes(), any::<[u64; 2]>(), 1u64.., 1u64..).prop_filter_map(
+        "cookies differ",
+        |(pool, ring_bytes, [first, second], one, other)| {
+            let shape = Shape::new(ring_bytes, 1).ok()?;
+            let verdict = Verdict::Carried { pool, shape, cookies: [one, other], key: [first.max(1), second] };
+            (one != other).then_some(verdict)
+        },
+    );
     let refused = proptest::sample::select(Refusal::ALL).prop_map(Verdict::Refused);
-    prop_oneof![Just(Verdict::Waiting), (1u64..).prop_map(|daemon| Verdict::Here { daemon }), met, refused]
+    let here = (1u64..).prop_map(|daemon| Verdict::Here { daemon });
+    prop_oneof![Just(Verdict::Waiting), Just(Verdict::Rings), here, met, carried, refused]
 }
 
 fn counts() -> impl Strategy<Value = Counts> {
@@ -82,6 +91,16 @@ proptest! {
         prop_assert_eq!(Knock::parse(&it.emit()), Ok(it));
         let damaged = damage(&it.emit(), at, octet, len);
         if let Ok(it) = Knock::parse(&damaged) {
+            prop_assert_eq!(&it.emit()[..], &damaged[..]);
+        }
+    }
+
+    #[test]
+    fn a_bell_is_the_same_when_it_arrives(token: u64, mark: u64, at: usize, octet: u8, len: usize) {
+        let it = Bell { token, mark };
+        prop_assert_eq!(Bell::parse(&it.emit()), Ok(it));
+        let damaged = damage(&it.emit(), at, octet, len);
+        if let Ok(it) = Bell::parse(&damaged) {
             prop_assert_eq!(&it.emit()[..], &damaged[..]);
         }
     }
@@ -168,8 +187,8 @@ fn a_state_has_no_hidden_counts_and_no_unknown_abilities() {
 #[test]
 fn another_version_can_be_told_and_answered() {
     let mut record = ASK.emit().unwrap();
-    record[4] = 3;
-    assert_eq!(Ask::parse(&record), Err(WireError::Version(3)));
+    record[4] = 4;
+    assert_eq!(Ask::parse(&record), Err(WireError::Version(4)));
     assert_eq!(header::Header::read(&record).unwrap().token, 7);
 }
 
@@ -210,8 +229,8 @@ fn values_that_never_are_cannot_be_sent() {
 
 /// The lengths are part of the wire: a change needs another version.
 #[test]
-fn lengths_are_those_of_version_2() {
-    assert_eq!((header::VERSION, header::LEN, ask::LEN, knock::LEN), (2, 24, 48, 24));
+fn lengths_are_those_of_version_3() {
+    assert_eq!((header::VERSION, header::LEN, ask::LEN, knock::LEN), (3, 24, 48, 24));
     assert_eq!((state::INQUIRY_LEN, state::LEN), (24, 264));
-    assert_eq!((answer::WAITING, answer::HERE, answer::REFUSED, answer::MET, LONGEST), (24, 32, 32, 64, 64));
+    assert_eq!((answer::WAITING, answer::HERE, answer::REFUSED, answer::MET, LONGEST), (24, 32, 32, 64, 72));
 }

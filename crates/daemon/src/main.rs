@@ -9,7 +9,7 @@
 //! `underpass-policy`.
 
 mod abilities;
-#[allow(dead_code, reason = "no end asks for it yet")]
+mod carriage;
 mod carrier;
 mod closer;
 mod evidence;
@@ -25,16 +25,20 @@ mod options;
 mod packet;
 mod policy;
 mod process;
+mod record;
+mod routes;
 mod server;
 mod sys;
 
 use abilities::{Abilities, Proof};
+use carriage::Carriage;
 use clap::Parser;
 use closer::Closer;
 use limits::Limits;
 use listener::Listener;
 use options::Options;
 use policy::{Reloads, Source};
+use routes::Routes;
 use sd_notify::NotifyState;
 use server::{Parts, Server};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -55,6 +59,10 @@ enum Failure {
     #[error("{0}\nWithout a policy underpassd does not start; underpassd --check says whether it is in order")]
     Policy(#[from] policy::LoadError),
     #[error("{0}")]
+    Routes(#[from] routes::RoutesError),
+    #[error("{0}")]
+    Carriage(#[from] carriage::CarriageError),
+    #[error("{0}")]
     System(#[from] io::Error),
     #[error("{0}")]
     Run(#[from] server::RunError),
@@ -69,9 +77,9 @@ impl Failure {
     fn is_lasting(&self) -> bool {
         match self {
             Failure::Listen(error) => error.is_lasting(),
-            Failure::Useless(_) => true,
+            Failure::Useless(_) | Failure::Routes(_) => true,
             Failure::Policy(error) => error.is_lasting(),
-            Failure::System(_) | Failure::Run(_) => false,
+            Failure::System(_) | Failure::Run(_) | Failure::Carriage(_) => false,
         }
     }
 }
@@ -149,7 +157,10 @@ fn serve(options: &Options) -> Result<(), Failure> {
     let file = file.map_or("none".into(), |it| it.display().to_string());
     let status = status(&abilities, &policy);
     let reloads = Reloads::begin(source, reloading)?;
-    let server = Server::new(Parts { listener, signals, closer, abilities, policy, reloads, limits })?;
+    let routes = options.routes.as_deref().map(Routes::read).transpose()?;
+    let carriage = routes.as_ref().map(|it| Carriage::start(it.listen)).transpose()?;
+    let away = routes.zip(carriage);
+    let server = Server::new(Parts { listener, signals, closer, abilities, policy, reloads, limits, away })?;
     info!(file, allowing, denying, "the policy is in force");
     info!(socket = %socket.display(), "underpassd listens");
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);

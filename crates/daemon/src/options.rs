@@ -57,6 +57,10 @@ pub struct Options {
     #[arg(long, conflicts_with = "cgroup")]
     pub no_bpf: bool,
 
+    /// Routes to other hosts, whose daemons carry streams together with this one
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub routes: Option<PathBuf>,
+
     /// What is logged
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = ["error", "warn", "info", "debug"])]
     pub log: String,

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use underpass_broker::{Ask, Inquiry, Knock, Refusal, WireError, ask, header};
+use underpass_broker::{Ask, Bell, Inquiry, Knock, Refusal, WireError, ask, header};
 
 /// Most descriptors that a packet brings (SCM_MAX_FD, unix(7)). There is room for all of them, because the kernel
 /// closes what finds no room, and that may wait.
@@ -21,6 +21,8 @@ pub enum Packet {
     End,
     /// The client wants to know whether the daemon is at work.
     Knock(Knock),
+    /// The client has put something into a ring whose other end is on another host.
+    Bell,
     /// The client wants to know how the daemon fares.
     Inquiry(Inquiry),
     /// An ask for this connection.
@@ -103,6 +105,9 @@ fn parse(octets: &[u8], descriptors: &[OwnedFd]) -> Result<Packet, Fault> {
     let alone = |packet| if descriptors.is_empty() { Ok(packet) } else { Err(Fault::Descriptors(descriptors.len())) };
     if let Ok(knock) = Knock::parse(octets) {
         return alone(Packet::Knock(knock));
+    }
+    if Bell::parse(octets).is_ok() {
+        return alone(Packet::Bell);
     }
     if let Ok(inquiry) = Inquiry::parse(octets) {
         return alone(Packet::Inquiry(inquiry));

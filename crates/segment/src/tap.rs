@@ -357,12 +357,12 @@ impl Tap {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::sync::Mutex;
 
     /// A process keeps one tap.
-    pub(super) static ALONE: Mutex<()> = Mutex::new(());
+    pub(crate) static ALONE: Mutex<()> = Mutex::new(());
 
     fn head(len: usize) -> Head {
         let nobody = Address { family: 0, port: 0, bytes: [0; 16] };

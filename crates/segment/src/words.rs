@@ -235,8 +235,8 @@ laid_out! {
         /// The [number](crate::kernel::marked) of a process of this end that is between two program images, the second
         /// of which comes for the channel; 0: none is.
         pub executing: AtomicU32,
-        /// Of a stream to another host whose sender has ended in the ring: 1 + the octets that it has put there since it
-        /// last went up.
+        /// Of a stream to another host whose sender has ended in the ring: 1 + the octets that it has put there since
+        /// it last went up.
         pub ended_at: AtomicU64,
         /// How often it had gone up, written before [`SenderWords::ended_at`].
         pub ended_in: AtomicU64,

@@ -23,7 +23,7 @@ const FLOORS: &[(&str, &[&[&str]])] = &[
         &[
             &["watch"],
             &["family", "meeting", "switch"],
-            &["directory", "end"],
+            &["directory", "end", "far"],
             &["channel", "tap"],
             &["ring"],
             &["company", "lock", "parted", "stats", "vector", "wait"],
@@ -35,8 +35,11 @@ const FLOORS: &[(&str, &[&[&str]])] = &[
         "daemon",
         &[
             &["server"],
-            &["abilities", "exchange", "lanes"],
-            &["closer", "evidence", "limits", "listener", "memory", "packet", "policy", "process"],
+            &["abilities", "carriage", "exchange", "lanes"],
+            &[
+                "carrier", "closer", "evidence", "limits", "listener", "memory", "packet", "policy", "process",
+                "record", "routes",
+            ],
             &["facts"],
             &["sys"],
         ],

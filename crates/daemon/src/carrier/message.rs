@@ -3,7 +3,7 @@
 //! | Octets | Field |
 //! |---|---|
 //! | 0 | kind |
-//! | 1.. | *up*: the number, 8 octets; *read*: the number and the octets, 16 octets; *octets*: at least one; else nothing |
+//! | 1.. | *up*: the number, 8 octets; *read*: number and octets, 16; *octets*: at least one; else nothing |
 //!
 //! Numbers are little-endian. What parses is the only spelling of its meaning.
 
@@ -26,8 +26,6 @@ pub enum Message<'a> {
     Read(Read),
 }
 
-/// Octets of the longest message, but for *octets*.
-pub const LONGEST: usize = 17;
 /// Octets in front of those of *octets*.
 pub const HEADER: usize = 1;
 
@@ -86,7 +84,7 @@ mod tests {
     fn what_parses_is_the_only_spelling_of_its_meaning() {
         let read = Message::Read(Read { number: 3, octets: u64::MAX });
         for message in [Message::Ready, Message::Up(1 << 60), Message::Plain, Message::End, read] {
-            let mut octets = [0xff; LONGEST + 1];
+            let mut octets = [0xff; 18];
             let len = message.emit(&mut octets);
             assert_eq!(Message::parse(&octets[..len]), Some(message));
             assert_eq!(Message::parse(&octets[..len + 1]), None);

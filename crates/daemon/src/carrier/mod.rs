@@ -21,8 +21,8 @@ use underpass_engine::service::{Cep, Details, Indication, Peer, Request, Time};
 use underpass_engine::stack::Stack;
 use underpass_engine::transport::Transport;
 use underpass_engine::wire::tpdu::Reason;
-use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer};
+use underpass_link::{Link, Readiness};
 use underpass_segment::far::{Far, Read, Said};
 use underpass_segment::ring::Fault;
 
@@ -119,6 +119,7 @@ impl Carrier {
     }
 
     /// The program has ended. The other one is told where its stream ends.
+    #[expect(dead_code, reason = "the loop of clients does not say so yet")]
     pub fn has_ended(&mut self, name: Name) {
         self.offers.remove(&name);
         self.streams.values_mut().filter(|it| it.name == name).for_each(|it| it.has_ended = true);
@@ -127,6 +128,17 @@ impl Carrier {
     /// What has happened.
     pub fn event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// How many nanoseconds nothing has to be done; `None`: for ever.
+    pub fn patience(&self, now: Time) -> Option<u64> {
+        let asks = self.offers.values().filter_map(|it| it.again);
+        self.stack.due().into_iter().chain(asks).min().map(|due| due.since(now))
+    }
+
+    /// What to sleep on.
+    pub fn readiness(&self) -> Option<Readiness<'_>> {
+        self.stack.link().readiness()
     }
 
     /// The carrier is about to sleep: programs ring from now on. It has to be [polled](Carrier::poll) once more before.

@@ -4,31 +4,35 @@
 mod clients;
 
 use crate::abilities::Abilities;
+use crate::carriage::{Carriage, Passenger};
+use crate::carrier::Name;
 use crate::closer::{Closer, Gone};
 use crate::exchange::{ClientId, Exchange, ProcessId, Reply};
+use crate::facts::Facts;
 use crate::lanes::{Lanes, Taken};
 use crate::limits::Limits;
 use crate::listener::Listener;
 use crate::packet::Packet;
 use crate::policy::{Reloads, warn_of_gaps};
 use crate::process::Process;
+use crate::record::send;
+use crate::routes::Routes;
 use crate::sys;
 use clients::{Clients, Entered};
 use rustix::event::{Timespec, epoll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, accept_with, sendmsg};
+use rustix::net::{SocketFlags, accept_with};
 use rustix::process::geteuid;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use underpass_broker::{self as wire, Answer, Counts, Inquiry, Refusal, State, Verdict};
+use underpass_broker::{self as wire, Answer, Ask, Counts, Inquiry, Refusal, State, Verdict};
 use underpass_policy::Policy;
 
 /// Connections that are accepted at a time, before others have their turn.
@@ -69,6 +73,8 @@ pub struct Parts {
     pub reloads: Reloads,
     /// What a user may cost.
     pub limits: Limits,
+    /// The routes to other hosts, and what carries streams there.
+    pub away: Option<(Routes, Carriage)>,
 }
 
 /// Why the daemon does not go on.
@@ -97,6 +103,7 @@ pub struct Server {
     exchange: Exchange,
     reloads: Reloads,
     abilities: Abilities,
+    away: Option<(Routes, Carriage)>,
     /// What is counted here, and not looked up when it is asked for.
     counts: Counts,
     began: Instant,
@@ -114,7 +121,7 @@ impl Server {
     /// # Errors
     /// No descriptors could be had.
     pub fn new(parts: Parts) -> io::Result<Server> {
-        let Parts { listener, signals, closer, abilities, policy, reloads, limits } = parts;
+        let Parts { listener, signals, closer, abilities, policy, reloads, limits, away } = parts;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let lanes = Lanes::new()?;
         let sources = [listener.socket.as_fd(), signals.as_fd(), lanes.bell(), reloads.bell(), closer.end()];
@@ -132,6 +139,7 @@ impl Server {
             exchange: Exchange::new(policy, abilities.network, limits),
             reloads,
             abilities,
+            away,
             counts: Counts::default(),
             began: Instant::now(),
             number: RandomState::new().build_hasher().finish().max(1),
@@ -324,6 +332,11 @@ impl Server {
                 self.reply(&Reply { to: ClientId(client), answer, memory: None });
             }
             Ok(Packet::Inquiry(inquiry)) => self.tell(uid, client, inquiry),
+            Ok(Packet::Bell) => self.away.iter().for_each(|(_, carriage)| carriage.ring()),
+            Ok(Packet::Ask(ask, facts)) if self.leads_away(&facts) => {
+                self.counts.asks += 1;
+                self.board(client, ask, facts);
+            }
             Ok(Packet::Ask(ask, facts)) => {
                 self.counts.asks += 1;
                 let asker = (process, ClientId(client));
@@ -349,6 +362,28 @@ impl Server {
             }
         }
         self.await_packet(client);
+    }
+
+    /// Whether a route leads to the other end, from this daemon's network namespace.
+    fn leads_away(&self, facts: &Facts) -> bool {
+        let is_here = facts.namespace.is_none() || facts.namespace == self.abilities.network;
+        is_here && self.away.as_ref().is_some_and(|(routes, _)| routes.daemon_of(facts.remote.ip()).is_some())
+    }
+
+    /// A client asks for a connection to another host.
+    fn board(&mut self, client: u64, ask: Ask, facts: Facts) {
+        let Some((routes, carriage)) = &self.away else { return };
+        let Some(daemon) = routes.daemon_of(facts.remote.ip()) else { return };
+        // From now on the client is awaited for as long as it lives.
+        let Some(socket) = self.clients.keep(client) else { return };
+        let name = Name { local: facts.local, remote: facts.remote };
+        let Ask { token, mark, .. } = ask;
+        carriage.board(Passenger { name, daemon, client: socket, token, mark, cookie: facts.cookie });
+        self.reply(&Reply {
+            to: ClientId(client),
+            answer: Answer { token, mark, verdict: Verdict::Waiting },
+            memory: None,
+        });
     }
 
     /// Reads clients again that had to wait.
@@ -466,17 +501,4 @@ impl Server {
 /// The user who has connected this socket: the kernel says it of each socket that was accepted.
 fn user_of(socket: &OwnedFd) -> u32 {
     sys::peer_credentials(socket).map_or(u32::MAX, |[_, uid, _]| uid)
-}
-
-/// Sends a record, without waiting, with the memory beside it.
-fn send(to: BorrowedFd<'_>, record: &[u8], memory: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
-    let descriptors = memory.as_slice();
-    if !descriptors.is_empty() {
-        beside.push(SendAncillaryMessage::ScmRights(descriptors));
-    }
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    sendmsg(to, &[IoSlice::new(record)], &mut beside, flags)?;
-    Ok(())
 }

@@ -21,7 +21,8 @@ use crate::guest::table::{self, Known};
 use crate::guest::{deadline, family, thread};
 use core::cell::Cell;
 use underpass_segment::lock::Lock;
-use underpass_segment::raw::{Answer, is_quiet};
+use underpass_segment::meeting;
+use underpass_segment::raw::{Answer, Errno, is_quiet};
 use underpass_segment::switch::{Patience, Port, Waiting};
 use underpass_segment::sync::{SeqCst, fence};
 use underpass_segment::{clock, kernel, of_each_thread};
@@ -177,6 +178,7 @@ pub static WAITING: Waiting = Waiting {
     call: sleeping_call,
     give_back_everywhere,
     looks: |port| (watchers().looks_for_room)(port),
+    ring: |_| meeting::ring(),
     refused: |port| (watchers().await_room)(port),
 };
 
@@ -217,6 +219,38 @@ fn sleeping_call(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer {
     cancellable(undo, call)
 }
 
+/// Sleeps until something comes by the kernel, or the daemon rings for any connection of this process. Whether it rang.
+fn sleep_on_bell(port: &Port<'_>, patience: Patience) -> Result<bool, Errno> {
+    let bell = meeting::bell();
+    let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut both = [entry(port.fd), entry(bell.and_then(|it| it.fd()).unwrap_or(-1))];
+    let deadline = match patience {
+        Patience::Socket => kernel::timeout(port.fd, libc::SO_RCVTIMEO).map(|it| clock::nanoseconds() + it),
+        Patience::Until(deadline) => deadline,
+    };
+    let left = deadline::left(deadline, u64::MAX);
+    let left = left.as_ref().map_or(core::ptr::null(), |it| it as *const libc::timespec);
+    // SAFETY: two entries; no mask.
+    match unsafe { crate::guest::real::ppoll(both.as_mut_ptr(), 2, left, core::ptr::null()) } {
+        0 => Err(Errno(libc::EAGAIN)),
+        ..0 => Err(Errno(errno::get())),
+        _ if both[1].revents == 0 => Ok(false),
+        _ => {
+            hear_bell();
+            Ok(true)
+        }
+    }
+}
+
+/// The daemon has rung, or is gone: then all streams to other hosts go down. False if it is gone.
+pub fn hear_bell() -> bool {
+    let lives = family::with_meeting(|meeting| meeting.hear_bell()).unwrap_or(true);
+    if !lives {
+        look_at_all(|it| it.joined_port().filter(|port| port.end.is_remote()).iter().for_each(Port::forsake));
+    }
+    lives
+}
+
 /// Sleeps in libc's own recv: a cancellation point, and restarted after signals as the program asked.
 unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, patience: Patience) -> Answer {
     let undo = || {
@@ -227,6 +261,15 @@ unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, pa
         (watchers().take_back)(port.fd);
     }
     let before = errno::get();
+    if port.end.is_remote() {
+        let answer = unless_left(undo, || sleep_on_bell(port, patience));
+        errno::set(before);
+        return answer.and_then(|is_rung| {
+            // SAFETY: passed on to the caller.
+            let got = unsafe { kernel::recv(port.fd, to, len, flags | libc::MSG_DONTWAIT) };
+            if is_rung && got == Err(Errno(libc::EAGAIN)) { Ok(1) } else { got }
+        });
+    }
     // SAFETY: passed on to the caller.
     let recv = |flags| from_c(unsafe { crate::guest::real::recv(port.fd, to.cast(), len, flags) });
     let call = || match patience {

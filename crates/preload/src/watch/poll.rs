@@ -10,6 +10,7 @@ use core::ffi::c_int;
 use libc::{nfds_t, pollfd, sigset_t, timespec};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
 use underpass_segment::end::End;
+use underpass_segment::meeting;
 use underpass_segment::raw::is_quiet;
 use underpass_segment::switch::{Dozed, Port, Ready, Sleep};
 use underpass_segment::sync::Relaxed;
@@ -29,6 +30,9 @@ const KERNEL_EVERY_US: u64 = 4;
 const KERNEL_WHEN_BUSY_US: u64 = 50;
 /// Where another thread may take the doorbell, a sleep lasts no longer.
 const BRIEFLY_NS: u64 = 10_000_000;
+
+/// A poll of streams to other hosts looks at them so often.
+const LOOKS_NS: u64 = 100_000_000;
 
 /// How many descriptors are copied to the stack, which may be small.
 pub const FEW: usize = 64;
@@ -322,6 +326,8 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
         let answer = unsafe { real::ppoll(those.as_mut_ptr(), those.len() as nfds_t, &timeout, mask) };
         fds.iter_mut().zip(those).for_each(|(it, asked)| it.revents = asked.revents);
         answer
+    } else if let Some(bell) = bell_for(fds, timeout) {
+        ask_beside_bell(fds, bell, timeout, mask)
     } else {
         let timeout = timeout.as_ref().map_or(core::ptr::null(), |t| t as *const timespec);
         // SAFETY: the array is valid for its length; the mask is the program's.
@@ -356,6 +362,39 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
         count += c_int::from(it.revents != 0);
     }
     count
+}
+
+/// The descriptor on which the daemon rings, for a poll that sleeps on streams to other hosts.
+fn bell_for(fds: &[pollfd], timeout: Option<timespec>) -> Option<c_int> {
+    let sleeps = timeout.is_none_or(|it| it.tv_sec != 0 || it.tv_nsec != 0);
+    let is_remote = |it: &pollfd| it.events & IN != 0 && port(it.fd).is_some_and(|port| port.end.is_remote());
+    let bell = if sleeps { meeting::bell()?.fd() } else { None };
+    bell.filter(|_| fds.iter().any(is_remote))
+}
+
+/// Asks the kernel, beside the daemon's bell. Without room for it, and since another thread may hear it, the poll looks
+/// again after a while.
+fn ask_beside_bell(fds: &mut [pollfd], bell: c_int, timeout: Option<timespec>, mask: *const sigset_t) -> c_int {
+    let mut those = [NONE; FEW + 1];
+    let has_room = fds.len() <= FEW;
+    let longest = if has_room { LOOKS_NS } else { BRIEFLY_NS };
+    let ns = |it: timespec| it.tv_sec as u64 * 1_000_000_000 + it.tv_nsec as u64;
+    let timeout = timeout.filter(|it| ns(*it) < longest).unwrap_or(timespec { tv_sec: 0, tv_nsec: longest as i64 });
+    if !has_room {
+        // SAFETY: the array is valid for its length; the mask is the program's.
+        return unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, &timeout, mask) };
+    }
+    those[..fds.len()].copy_from_slice(fds);
+    those[fds.len()] = pollfd { fd: bell, events: libc::POLLIN, revents: 0 };
+    // SAFETY: as above.
+    let answer = unsafe { real::ppoll(those.as_mut_ptr(), fds.len() as nfds_t + 1, &timeout, mask) };
+    if answer >= 0 {
+        fds.iter_mut().zip(&those).for_each(|(it, asked)| it.revents = asked.revents);
+        if those[fds.len()].revents != 0 {
+            connection::inside::hear_bell();
+        }
+    }
+    answer
 }
 
 /// What the kernel is asked for where the program waits for room in a ring: not for the kernel's own room, of which

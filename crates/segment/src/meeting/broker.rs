@@ -10,9 +10,9 @@ use crate::config::SocketPath;
 use crate::dial::{Beside, Dial};
 use crate::raw::Errno;
 use crate::reason::Reason;
-use crate::sync::{AtomicBool, Relaxed};
+use crate::sync::{Acquire, AtomicBool, AtomicI32, AtomicU64, Relaxed, Release};
 use underpass_broker as wire;
-use underpass_broker::{Freed, Knock, Refusal, Verdict};
+use underpass_broker::{Bell, Freed, Knock, Refusal, Verdict};
 
 /// Most asks of one process that are under way.
 const ASKS: usize = 64;
@@ -36,6 +36,8 @@ pub(super) struct Place {
     pub side: Side,
     /// The cookies of the maker's and of the joiner's socket.
     pub cookies: [u64; 2],
+    /// The key of the stream, if the other end is on another host: the maker is the broker then, and the slot is ready.
+    pub key: Option<[u64; 2]>,
 }
 
 impl Place {
@@ -106,6 +108,23 @@ pub(super) struct Broker {
 
 /// Whether this process has a connection to the broker.
 static IS_DIALED: AtomicBool = AtomicBool::new(false);
+
+/// The connection to the broker, 1 + its number and its cookie, while the broker carries streams of this process: it
+/// rings by this connection, and is rung.
+static BELL: (AtomicI32, AtomicU64) = (AtomicI32::new(0), AtomicU64::new(0));
+
+/// The descriptor on which the broker rings, while it carries streams of this process.
+pub fn bell() -> Option<Dial> {
+    let (fd, cookie) = (BELL.0.load(Acquire) - 1, BELL.1.load(Relaxed));
+    (fd >= 0).then(|| Dial::of(fd, cookie)).filter(|dial| dial.fd().is_some())
+}
+
+/// Wakes the broker, which carries streams of this process.
+pub fn ring() {
+    if let Some(dial) = bell() {
+        dial.ring(&Bell { token: 0, mark: MARK });
+    }
+}
 
 /// Whether this process awaits an answer of the broker.
 pub fn is_asking() -> bool {
@@ -302,6 +321,8 @@ impl Broker {
                     }
                     self.daemon = daemon;
                 }
+                // Whoever sleeps has been woken.
+                Ok(Some((wire::Answer { verdict: Verdict::Rings, .. }, _))) => {}
                 Ok(Some(answer)) => return Some(answer),
                 Ok(None) => break,
                 Err(_) => {
@@ -327,6 +348,15 @@ impl Broker {
         self.dial.is_some()
     }
 
+    /// The broker carries a stream of this process from now on: the connection is kept.
+    pub(super) fn keep(&mut self) {
+        if let Some(dial) = self.dial {
+            let (fd, cookie) = dial.parts();
+            BELL.1.store(cookie, Relaxed);
+            BELL.0.store(fd + 1, Release);
+        }
+    }
+
     /// Asks that are under way get no answers any more.
     fn lose(&mut self) {
         self.hang_up();
@@ -340,6 +370,7 @@ impl Broker {
     }
 
     fn hang_up(&mut self) {
+        BELL.0.store(0, Relaxed);
         if let Some(dial) = self.dial.take() {
             dial.hang_up();
         }
@@ -348,7 +379,7 @@ impl Broker {
 
     /// Keeps the connection only while an answer is awaited.
     pub(super) fn rest(&mut self) {
-        if self.dial.is_none() {
+        if self.dial.is_none() || BELL.0.load(Relaxed) != 0 {
             return;
         }
         let now = clock::nanoseconds();

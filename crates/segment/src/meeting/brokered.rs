@@ -9,7 +9,7 @@
 //! because the broker has the kernel's word for both sockets. That the broker's memory cannot shrink, the library asks
 //! the kernel. Where there is no broker, or it does not answer, the connection stays on kernel TCP.
 
-use super::broker::{Broker, HEED_NS, Outcome, Place, Try};
+use super::broker::{self, Broker, HEED_NS, Outcome, Place, Try};
 use super::{Answer, Meeting, unless_closed};
 use crate::channel::{Channel, MARK, Pool, Shape, Side};
 use crate::clock;
@@ -175,6 +175,9 @@ impl Meeting {
                 return self.abandon_for_directory(end, cookie, outcome);
             }
             Outcome::Met(place) => {
+                if place.key.is_some() {
+                    self.broker.keep();
+                }
                 self.broker.forget(cookie);
                 self.asked_in_vain = 0;
                 self.leave_directory(end);
@@ -258,7 +261,15 @@ impl Meeting {
         let (mine, its) = (end.cookie.load(Relaxed), end.peer_cookie.load(Relaxed));
         let side = end.side();
         let cookies = if side == Side::Maker { [mine, its] } else { [its, mine] };
-        Some(Place { pool, slot: end.slot.load(Relaxed), side, cookies })
+        let key = Some(end.remote.key()).filter(|key| key[0] != 0);
+        Some(Place { pool, slot: end.slot.load(Relaxed), side, cookies, key })
+    }
+
+    /// The broker, which carries streams of this process, has rung, or has sent answers: takes them. False if the
+    /// connection to the broker is gone.
+    pub fn hear_bell(&mut self) -> bool {
+        self.hear();
+        broker::bell().is_some()
     }
 
     /// Takes all answers that have come.
@@ -281,11 +292,20 @@ impl Meeting {
                 self.withheld = 0;
                 let side = if side == wire::Side::Maker { Side::Maker } else { Side::Joiner };
                 match self.pool_of(memory, Shape::of_broker(shape), pool) {
-                    Some(pool) => Outcome::Met(Place { pool, slot: slot.into(), side, cookies }),
+                    Some(pool) => Outcome::Met(Place { pool, slot: slot.into(), side, cookies, key: None }),
                     None => Outcome::NoMemory,
                 }
             }
-            (Verdict::Met { .. } | Verdict::Here { .. }, _) => Outcome::Refused(Refusal::Malformed),
+            (Verdict::Carried { .. }, Beside::Lost) => Outcome::NoDescriptor,
+            (Verdict::Carried { pool, shape, cookies, key }, Beside::Gift(memory)) if answer.mark == MARK => {
+                match self.pool_of(memory, Shape::of_broker(shape), pool) {
+                    Some(pool) => Outcome::Met(Place { pool, slot: 0, side: Side::Joiner, cookies, key: Some(key) }),
+                    None => Outcome::NoMemory,
+                }
+            }
+            (Verdict::Met { .. } | Verdict::Carried { .. } | Verdict::Here { .. } | Verdict::Rings, _) => {
+                Outcome::Refused(Refusal::Malformed)
+            }
         };
         let outcome = match outcome {
             Outcome::Met(place) if !place.is_of(answer.token) => Outcome::Refused(Refusal::Malformed),
@@ -430,7 +450,7 @@ impl Meeting {
     /// slot is free; otherwise another process may ask, and is given the same slot.
     fn abandon(&mut self, cookie: u64, outcome: Outcome, last: bool) {
         self.broker.forget(cookie);
-        if let Outcome::Met(Place { pool, slot, side: Side::Maker, cookies }) = outcome
+        if let Outcome::Met(Place { pool, slot, side: Side::Maker, cookies, .. }) = outcome
             && last
             && let Some(channel) = pool.slot(slot, Side::Maker)
             && let Some(given) = self.attached(pool.id()).and_then(|it| it.given.as_mut())
@@ -500,6 +520,9 @@ impl End {
         self.pool.store(place.pool.id(), Relaxed);
         self.slot.store(place.slot, Relaxed);
         self.side.store(place.side as u8, Relaxed);
+        if let Some(key) = place.key {
+            self.remote.begin(key);
+        }
     }
 
     /// Whether its name is in the directory.
@@ -607,7 +630,7 @@ mod tests {
         meeting.pools.fill(Some(taken));
         // SAFETY: zeroed memory is an unused end.
         let end: Box<End> = unsafe { Box::new(core::mem::zeroed()) };
-        end.put_in(&Place { pool: of_end, slot: 0, side: Side::Maker, cookies: [11, 12] });
+        end.put_in(&Place { pool: of_end, slot: 0, side: Side::Maker, cookies: [11, 12], key: None });
         end.set_shape(SHAPE);
         assert!(meeting.channel(&end, None).is_none() && is_mapped(&of_end));
         // The broker gives the same memory again.
@@ -633,7 +656,7 @@ mod tests {
         meeting.attached(pool.id()).unwrap().given = Some(Given { pool: 7, made: 0, room: 0 });
         // SAFETY: zeroed memory is an unused end.
         let end: Box<End> = unsafe { Box::new(core::mem::zeroed()) };
-        end.put_in(&Place { pool, slot: 0, side: Side::Joiner, cookies: [11, 12] });
+        end.put_in(&Place { pool, slot: 0, side: Side::Joiner, cookies: [11, 12], key: None });
         end.cookie.store(12, Relaxed);
         // So that no reason is hidden by its having carried nothing.
         end.bytes.store(1, Relaxed);
@@ -657,7 +680,7 @@ mod tests {
         let (mut meeting, pool) = (Box::new(Meeting::new()), pool());
         meeting.remember(pool, 0, None).unwrap();
         meeting.attached(pool.id()).unwrap().given = Some(Given { pool: 7, made: 0, room: 0 });
-        let place = Place { pool, slot: 2, side: Side::Maker, cookies: [11, 12] };
+        let place = Place { pool, slot: 2, side: Side::Maker, cookies: [11, 12], key: None };
         meeting.abandon(11, Outcome::Met(place), false);
         assert_eq!(meeting.freed(), None);
         meeting.abandon(11, Outcome::Met(place), true);

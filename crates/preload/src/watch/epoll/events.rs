@@ -1,5 +1,6 @@
 //! The events that the program gets: news of the active sockets, and what the kernel's events mean.
 
+use super::bell;
 use super::news::{ended, news, over_now, without_false_reset};
 use super::register::{register, silence, tell_all, tell_change};
 use super::rests;
@@ -235,6 +236,11 @@ impl From<u32> for Truth {
 fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u64), events: &mut Events) {
     if data == set.alarm_data() {
         return silence(epfd, set);
+    }
+    if data == set.bell_data() {
+        bell::hear(epfd, set);
+        events.put_off = true;
+        return;
     }
     if let Some(truth) = rests::truth(epfd, mask, data) {
         if truth != 0 {

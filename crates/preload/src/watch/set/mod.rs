@@ -76,6 +76,8 @@ pub struct Set {
     inner_count: AtomicU32,
     /// A descriptor of the library's that is registered to wake a sleeper, plus 1; 0: none.
     alarm: AtomicI32,
+    /// The descriptor on which the daemon rings, if it is registered, plus 1; 0: it is not.
+    bell: AtomicI32,
     /// One of its descriptors, and all of them.
     epfd: AtomicI32,
     names: Names,
@@ -412,6 +414,27 @@ impl Set {
             0 => None,
             _ => Some(self.alarm.swap(0, AcqRel) - 1).filter(|&fd| fd >= 0),
         }
+    }
+
+    /// Notes that the daemon's bell of this number is registered, or none.
+    pub fn set_bell(&self, fd: Option<i32>) {
+        self.bell.store(fd.map_or(0, |fd| fd + 1), Relaxed);
+        self.native.forget();
+    }
+
+    /// Whether a bell is registered.
+    pub fn is_rung(&self) -> bool {
+        self.bell.load(Relaxed) != 0
+    }
+
+    /// Whether the daemon's bell of this number is registered.
+    pub fn has_bell(&self, fd: i32) -> bool {
+        self.bell.load(Relaxed) == fd + 1
+    }
+
+    /// The data that the bell is registered with: an address at which no program has anything.
+    pub fn bell_data(&self) -> u64 {
+        self.bell.as_ptr() as u64
     }
 
     /// The data that it is registered with: an address at which no program has anything.

@@ -102,7 +102,11 @@ impl Set {
                 let mut places = 0..state.places();
                 places.find_map(|index| Some(state.fd_at(index)).filter(|&fd| fd >= 0 && is_the_librarys(state, fd)))
             };
-            let verdict = if found.is_some() || self.has_alarm() { Verdict::NotNative } else { Verdict::Native };
+            let verdict = if found.is_some() || self.has_alarm() || self.is_rung() {
+                Verdict::NotNative
+            } else {
+                Verdict::Native
+            };
             found.inspect(|&fd| self.native.fd.store(fd, Relaxed));
             // Not if a signal handler, or another thread, has changed it meanwhile.
             let now = before & !VERDICT | verdict as u64;

@@ -49,7 +49,8 @@ impl Port<'_> {
         })
     }
 
-    /// Whether the kernel takes so many octets and the statement at once: the program may make no further call for long.
+    /// Whether the kernel takes so many octets and the statement at once: the program may make no further call for
+    /// long.
     fn has_room_to_fall(&self, unread: u64) -> bool {
         let has_room = || kernel::has_room_for(self.fd, unread + LEN as u64);
         has_room() || {

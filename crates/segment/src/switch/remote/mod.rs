@@ -1,14 +1,15 @@
 //! A stream to another host. The daemons of the two hosts carry what goes by the ring, each from or to the channel that
 //! it shares with its program ([`crate::far`]). This is what is different for the programs' ends.
 //!
-//! On one host both ends see one ring, and a mark in it switches the path. Here each end has a ring of its own, and what
-//! lies between them may be lost: a daemon may die. So the programs agree in the kernel stream, which is never lost, by
-//! statements of 40 octets that begin with a random key, which only the two libraries and their daemons know:
+//! On one host both ends see one ring, and a mark in it switches the path. Here each end has a ring of its own, and
+//! what lies between them may be lost: a daemon may die. So the programs agree in the kernel stream, which is never
+//! lost, by statements of 40 octets that begin with a random key, which only the two libraries and their daemons
+//! know:
 //!
 //! 1. A reader that reads by its library alone looks for statements in the kernel stream from then on, and says so over
 //!    the daemons (`ready`).
-//! 2. To go up, the sender puts a statement *fast* into the kernel stream, and goes on in its ring. It puts nothing else
-//!    into the kernel stream until it goes down.
+//! 2. To go up, the sender puts a statement *fast* into the kernel stream, and goes on in its ring. It puts nothing
+//!    else into the kernel stream until it goes down.
 //! 3. The reader that comes to the statement goes on in its own ring, behind the mark of going up with the same number.
 //! 4. To go down, the sender puts a statement *plain* into the kernel stream: it goes on from octet `from` of what it
 //!    has put into the ring, the first one that the reader is not known to have read. The sender still has it and all
@@ -37,7 +38,8 @@ use crate::kernel;
 use crate::lock::Entered;
 use crate::raw::Errno;
 use crate::reason::Reason;
-use crate::sync::{Relaxed, SeqCst, fence, own};
+use crate::sync::{Relaxed, Release, SeqCst, fence, own};
+use crate::words::{Raised, WANTS_DOWN};
 use statement::{Heard, LEN, Statement};
 
 /// A sender that waits for room in the kernel looks again after this time.
@@ -139,6 +141,17 @@ impl Port<'_> {
             }
             taken => taken.unwrap_or(Taken::Nothing),
         }
+    }
+
+    /// Whether the daemon rings when something comes.
+    pub fn asks_for_bell(&self) -> bool {
+        self.flag().raised() != Raised::Down
+    }
+
+    /// The daemon is gone: both directions go down.
+    pub fn forsake(&self) {
+        self.channel.outgoing().flags.want_down.store(WANTS_DOWN, Release);
+        self.ask_for_down();
     }
 
     /// Before a thread sleeps on the connection: goes down if the way by the daemons is lost, because the other program

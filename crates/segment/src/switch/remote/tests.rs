@@ -439,6 +439,8 @@ fn talk(port: &mut Port<'static>, sends: bool, octets: &mut [u8]) {
 #[test]
 fn sleepers_are_woken_whatever_becomes_of_the_daemons() {
     const ROUNDS: u64 = 3000;
+    // A thread that sleeps lets go of the process's tap.
+    let _alone = crate::tap::tests::ALONE.lock();
     for bell in &BELLS {
         let path = std::env::temp_dir().join(format!("underpass-{:p}-{}", bell, std::process::id()));
         let socket = UnixDatagram::bind(&path).unwrap();

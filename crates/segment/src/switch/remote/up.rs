@@ -40,8 +40,8 @@ impl Port<'_> {
         })
     }
 
-    /// Whether a statement leaves this host at once, as a segment of its own. TCP might cut it in two behind octets that
-    /// wait to be sent, or at the end of the other end's window, and a reader would take its beginning for data.
+    /// Whether a statement leaves this host at once, as a segment of its own. TCP might cut it in two behind octets
+    /// that wait to be sent, or at the end of the other end's window, and a reader would take its beginning for data.
     fn leaves_whole(&self) -> bool {
         let is_taken = |it: kernel::Counters| {
             let unacknowledged = kernel::outq(self.fd).map_or(u64::MAX, u64::from);
