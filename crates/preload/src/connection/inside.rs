@@ -221,9 +221,8 @@ fn sleeping_call(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer {
 
 /// Sleeps until something comes by the kernel, or the daemon rings for any connection of this process. Whether it rang.
 fn sleep_on_bell(port: &Port<'_>, patience: Patience) -> Result<bool, Errno> {
-    let bell = meeting::bell();
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut both = [entry(port.fd), entry(bell.and_then(|it| it.fd()).unwrap_or(-1))];
+    let mut both = [entry(port.fd), entry(meeting::bell().unwrap_or(-1))];
     let deadline = match patience {
         Patience::Socket => kernel::timeout(port.fd, libc::SO_RCVTIMEO).map(|it| clock::nanoseconds() + it),
         Patience::Until(deadline) => deadline,
@@ -241,6 +240,9 @@ fn sleep_on_bell(port: &Port<'_>, patience: Patience) -> Result<bool, Errno> {
         }
     }
 }
+
+/// Sleeps on streams to other hosts last no longer, in nanoseconds: another thread of the process may hear the bell.
+pub const LONGEST_BESIDE_BELL_NS: u64 = 100_000_000;
 
 /// The daemon has rung, or is gone: then all streams to other hosts go down. False if it is gone.
 pub fn hear_bell() -> bool {

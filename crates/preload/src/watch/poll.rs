@@ -2,6 +2,7 @@
 //! descriptors.
 
 use super::epoll;
+use crate::connection::inside::{LONGEST_BESIDE_BELL_NS, hear_bell};
 use crate::connection::{self, Connection, confined};
 use crate::guest::cancellation::{self, unless_left};
 use crate::guest::deadline::{AT_ONCE, Deadline, left, let_signals_in};
@@ -30,9 +31,6 @@ const KERNEL_EVERY_US: u64 = 4;
 const KERNEL_WHEN_BUSY_US: u64 = 50;
 /// Where another thread may take the doorbell, a sleep lasts no longer.
 const BRIEFLY_NS: u64 = 10_000_000;
-
-/// A poll of streams to other hosts looks at them so often.
-const LOOKS_NS: u64 = 100_000_000;
 
 /// How many descriptors are copied to the stack, which may be small.
 pub const FEW: usize = 64;
@@ -368,7 +366,7 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
 fn bell_for(fds: &[pollfd], timeout: Option<timespec>) -> Option<c_int> {
     let sleeps = timeout.is_none_or(|it| it.tv_sec != 0 || it.tv_nsec != 0);
     let is_remote = |it: &pollfd| it.events & IN != 0 && port(it.fd).is_some_and(|port| port.end.is_remote());
-    let bell = if sleeps { meeting::bell()?.fd() } else { None };
+    let bell = if sleeps { meeting::bell() } else { None };
     bell.filter(|_| fds.iter().any(is_remote))
 }
 
@@ -377,7 +375,7 @@ fn bell_for(fds: &[pollfd], timeout: Option<timespec>) -> Option<c_int> {
 fn ask_beside_bell(fds: &mut [pollfd], bell: c_int, timeout: Option<timespec>, mask: *const sigset_t) -> c_int {
     let mut those = [NONE; FEW + 1];
     let has_room = fds.len() <= FEW;
-    let longest = if has_room { LOOKS_NS } else { BRIEFLY_NS };
+    let longest = if has_room { LONGEST_BESIDE_BELL_NS } else { BRIEFLY_NS };
     let ns = |it: timespec| it.tv_sec as u64 * 1_000_000_000 + it.tv_nsec as u64;
     let timeout = timeout.filter(|it| ns(*it) < longest).unwrap_or(timespec { tv_sec: 0, tv_nsec: longest as i64 });
     if !has_room {
@@ -391,7 +389,7 @@ fn ask_beside_bell(fds: &mut [pollfd], bell: c_int, timeout: Option<timespec>, m
     if answer >= 0 {
         fds.iter_mut().zip(&those).for_each(|(it, asked)| it.revents = asked.revents);
         if those[fds.len()].revents != 0 {
-            connection::inside::hear_bell();
+            hear_bell();
         }
     }
     answer

@@ -113,15 +113,20 @@ static IS_DIALED: AtomicBool = AtomicBool::new(false);
 /// rings by this connection, and is rung.
 static BELL: (AtomicI32, AtomicU64) = (AtomicI32::new(0), AtomicU64::new(0));
 
-/// The descriptor on which the broker rings, while it carries streams of this process.
-pub fn bell() -> Option<Dial> {
+/// The connection on which the broker rings, while it carries streams of this process. The program may have closed it.
+fn dial_of_bell() -> Option<Dial> {
     let (fd, cookie) = (BELL.0.load(Acquire) - 1, BELL.1.load(Relaxed));
-    (fd >= 0).then(|| Dial::of(fd, cookie)).filter(|dial| dial.fd().is_some())
+    (fd >= 0).then(|| Dial::of(fd, cookie))
+}
+
+/// The descriptor on which the broker rings, while it carries streams of this process.
+pub fn bell() -> Option<i32> {
+    dial_of_bell()?.fd()
 }
 
 /// Wakes the broker, which carries streams of this process.
 pub fn ring() {
-    if let Some(dial) = bell() {
+    if let Some(dial) = dial_of_bell() {
         dial.ring(&Bell { token: 0, mark: MARK });
     }
 }

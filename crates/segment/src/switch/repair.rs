@@ -65,7 +65,8 @@ impl Port<'_> {
         self.give_back_if_due();
     }
 
-    fn put_behind(&self, at: u64, mark: Record) {
+    /// The reader stands behind the record at `at`.
+    pub(super) fn put_behind(&self, at: u64, mark: Record) {
         let head = self.incoming().behind(at, mark);
         self.end.reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
     }

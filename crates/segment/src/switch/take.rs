@@ -264,21 +264,25 @@ impl Port<'_> {
         }
     }
 
-    /// Makes one receive from the kernel path, and sorts out the doorbells that came with it.
-    fn receive_from_kernel(&self, into: &mut Cursor, limit: usize, peek: bool) -> Taken {
-        let reading = &self.end.reading;
+    /// Has the kernel put up to `limit` bytes that it has into the buffers, from where the cursor is.
+    pub(super) fn receive_at_once(&self, into: &mut Cursor, limit: usize, peek: bool) -> Answer {
         let flags = libc::MSG_DONTWAIT
             | if peek { libc::MSG_PEEK } else { 0 }
             | if into.discards() { libc::MSG_TRUNC } else { 0 };
-        let got = if into.discards() {
+        if into.discards() {
             let (to, len) = into.chunk(limit);
             // SAFETY: with MSG_TRUNC nothing is written to a null pointer.
             unsafe { kernel::recv(self.fd, to, len, flags) }
         } else {
             // SAFETY: the kernel writes into what is left of the program's buffers.
             unsafe { kernel::recv_message(self.fd, &mut into.message(limit).header(), flags) }
-        };
-        let got = match got {
+        }
+    }
+
+    /// Makes one receive from the kernel path, and sorts out the doorbells that came with it.
+    fn receive_from_kernel(&self, into: &mut Cursor, limit: usize, peek: bool) -> Taken {
+        let reading = &self.end.reading;
+        let got = match self.receive_at_once(into, limit, peek) {
             Ok(0) => return Taken::EndOfStream,
             Ok(n) => n as u64,
             Err(AGAIN) => return Taken::Nothing,

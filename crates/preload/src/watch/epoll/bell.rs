@@ -2,24 +2,22 @@
 
 use super::register::tell_change;
 use super::{IN, port};
-use crate::connection::inside::hear_bell;
+use crate::connection::inside::{LONGEST_BESIDE_BELL_NS, hear_bell};
 use crate::guest::{errno, real};
 use crate::watch::set::Set;
 use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::meeting;
 
-/// A set with streams to other hosts looks at them so often, because another thread may have heard the bell.
-const LOOKS_NS: u64 = 100_000_000;
-/// The same where the bell cannot be registered.
+/// Where the bell cannot be registered, a sleep lasts no longer.
 const BRIEFLY_NS: u64 = 10_000_000;
 
 /// Before a thread sleeps on the set: registers the bell, if the daemon carries streams of this process. For how many
 /// nanoseconds the thread may sleep.
 pub(super) fn listen(epfd: c_int, set: &Set) -> u64 {
-    let Some(fd) = meeting::bell().and_then(|it| it.fd()) else { return u64::MAX };
+    let Some(fd) = meeting::bell() else { return u64::MAX };
     if set.has_bell(fd) {
-        return LOOKS_NS;
+        return LONGEST_BESIDE_BELL_NS;
     }
     let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: set.bell_data() };
     let before = errno::get();
@@ -31,12 +29,12 @@ pub(super) fn listen(epfd: c_int, set: &Set) -> u64 {
         return BRIEFLY_NS;
     }
     set.set_bell(Some(fd));
-    LOOKS_NS
+    LONGEST_BESIDE_BELL_NS
 }
 
 /// The bell has rung: the set looks at the streams to other hosts for which it was.
 pub(super) fn hear(epfd: c_int, set: &Set) {
-    let fd = meeting::bell().and_then(|it| it.fd());
+    let fd = meeting::bell();
     if !hear_bell() || fd.is_none() {
         // A closed descriptor is no longer registered.
         fd.into_iter().for_each(|fd| tell_change(epfd, fd, None));

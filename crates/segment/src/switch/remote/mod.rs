@@ -64,13 +64,18 @@ impl Port<'_> {
         // SAFETY: a buffer of this frame.
         match unsafe { kernel::recv(self.fd, octets.as_mut_ptr(), LEN, flags) } {
             Ok(0) => Next::End,
-            Ok(n) => match Statement::parse(self.end.remote.key(), &octets[..n.min(LEN)]) {
-                Heard::Statement(statement) => Next::Statement(statement),
-                Heard::Beginning => Next::Nothing,
-                Heard::Other => Next::Other,
-            },
+            Ok(n) => self.next_in(&octets[..n.min(LEN)]),
             Err(super::AGAIN) => Next::Nothing,
             Err(error) => Next::Failed(error),
+        }
+    }
+
+    /// What lies next, if the kernel stream goes on with these octets: those of a statement, as far as they have come.
+    fn next_in(&self, octets: &[u8]) -> Next {
+        match Statement::parse(self.end.remote.key(), octets) {
+            Heard::Statement(statement) => Next::Statement(statement),
+            Heard::Beginning => Next::Nothing,
+            Heard::Other => Next::Other,
         }
     }
 

@@ -343,7 +343,8 @@ impl World {
 /// Runs worlds in which daemons are lost, and programs killed, or not.
 fn run(worlds: u64, kills: bool) -> Outcome {
     let named = |name| std::env::var(name).ok().map(|it| it.parse::<u64>().unwrap());
-    let (first, worlds) = (named("WORLD").unwrap_or(1), named("WORLDS").unwrap_or(worlds));
+    let (first, worlds) =
+        (named("UNDERPASS_TEST_WORLD").unwrap_or(1), named("UNDERPASS_TEST_WORLDS").unwrap_or(worlds));
     let mut outcome = Outcome::default();
     for seed in first..first + worlds {
         let mut world = World::new(seed);

@@ -4,7 +4,7 @@
 use super::Next;
 use super::statement::{KEY, LEN, Statement};
 use crate::kernel;
-use crate::ring::{Fault, Place, Record};
+use crate::ring::{Fault, Record};
 use crate::switch::take::Taken;
 use crate::switch::{AGAIN, BROKEN, Port};
 use crate::sync::{Acquire, Relaxed, Release, own};
@@ -101,17 +101,17 @@ impl Port<'_> {
             Err(error) => return Some(self.verdict(error)),
         };
         match Statement::find(self.end.remote.key(), &octets[..got]) {
-            0 => self.hear_fast(),
+            0 => self.hear_fast(self.next_in(&octets[..got.min(LEN)])),
             // What lies behind may begin with the rest of a key.
             n if n == LOOK => Some(self.take_octets(into, LOOKED_THROUGH.min(into.left()), peek)),
             n => Some(self.take_octets(into, n.min(into.left()), peek)),
         }
     }
 
-    /// A statement lies next, or its beginning.
-    fn hear_fast(&self) -> Option<Taken> {
+    /// What lies `next` is a statement, or its beginning.
+    fn hear_fast(&self, next: Next) -> Option<Taken> {
         let remote = &self.end.remote;
-        match self.look_for_statement() {
+        match next {
             Next::Statement(Statement::Fast { number }) if number == remote.entered.load(Relaxed) + 1 => {
                 if !self.take_statement() {
                     return Some(self.fault());
@@ -128,24 +128,16 @@ impl Port<'_> {
 
     /// If a statement lies next in the kernel stream, follows it.
     pub(super) fn hear_statement(&self) -> Option<Taken> {
-        if matches!(self.look_for_statement(), Next::Statement(_)) { self.hear_fast() } else { None }
+        match self.look_for_statement() {
+            next @ Next::Statement(_) => self.hear_fast(next),
+            _ => None,
+        }
     }
 
     /// Receives so many octets, which are there.
     fn take_octets(&self, into: &mut Cursor, n: usize, peek: bool) -> Taken {
         let reading = &self.end.reading;
-        let flags = libc::MSG_DONTWAIT
-            | if peek { libc::MSG_PEEK } else { 0 }
-            | if into.discards() { libc::MSG_TRUNC } else { 0 };
-        let got = if into.discards() {
-            let (to, len) = into.chunk(n);
-            // SAFETY: with MSG_TRUNC nothing is written to a null pointer.
-            unsafe { kernel::recv(self.fd, to, len, flags) }
-        } else {
-            // SAFETY: the kernel writes into what is left of the program's buffers.
-            unsafe { kernel::recv_message(self.fd, &mut into.message(n).header(), flags) }
-        };
-        match got {
+        match self.receive_at_once(into, n, peek) {
             Ok(0) => Taken::EndOfStream,
             Ok(n) => {
                 if !peek {
@@ -188,16 +180,14 @@ impl Port<'_> {
     /// Passes what the sender had put into the ring before it went down, which the reader has by the kernel. Returns
     /// the number in the mark of going up that lies next.
     fn pass_stale(&self) -> Result<Option<u64>, Fault> {
-        let ring = self.incoming();
         // A daemon that goes on putting something there would keep this thread here.
         for _ in 0..MOST_PASSED {
             match self.front()? {
                 (_, Record::Empty) => break,
                 (_, Record::Up(number)) if number >= self.end.remote.awaited.load(Relaxed) => return Ok(Some(number)),
                 (at, record) => {
-                    let head = ring.behind(at, record);
-                    self.end.reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
-                    self.channel.incoming().head.head.store(head, Release);
+                    self.put_behind(at, record);
+                    self.channel.incoming().head.head.store(self.place().head, Release);
                 }
             }
         }
