@@ -2,8 +2,10 @@
 
 use crate::carrier::{Carrier, Event, Name};
 use crate::memory;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use crate::record;
+use crate::sys;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -13,13 +15,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Instant;
 use underpass_broker::{Answer, Shape, Verdict};
-use underpass_engine::datagram::Datagram;
-use underpass_engine::layer::Layer;
 use underpass_engine::service::Time;
-use underpass_engine::stack::{self, Stack};
-use underpass_engine::transport::Config;
-use underpass_link::Link;
-use underpass_link::arena::{Arena, Geometry};
+use underpass_link::arena::{Arena, Buffer, Geometry};
 use underpass_link::error::OpenError;
 use underpass_link::udp::{self, Udp};
 use underpass_segment::channel::{self, Pool, Side};
@@ -101,6 +98,7 @@ impl Carriage {
 /// The memory of a stream, and its client.
 struct Seat {
     pool: Pool,
+    shape: Shape,
     memory: OwnedFd,
     client: Arc<OwnedFd>,
     token: u64,
@@ -120,23 +118,8 @@ struct Runner {
 }
 
 impl Runner {
-    fn new(
-        link: Udp,
-        arena: Arena,
-        mut free: Vec<underpass_link::arena::Buffer>,
-        come: Receiver<Passenger>,
-        bell: Arc<OwnedFd>,
-    ) -> Runner {
-        let mut some = |count: usize| free.split_off(free.len() - count);
-        let (pool, receive) = (some(POOL), some(RECEIVE));
-        let network = Datagram::new(arena.clone(), link.local());
-        let most = 1500 - network.headers();
-        let config = Config { receive: RECEIVE as u32, ..Config::over(link.guarantees(), most) };
-        let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(network)];
-        layers.append(&mut stack::transport(config, 0, &arena, pool, Time(0)));
-        let mut stack = Stack::new(Box::new(link) as Box<dyn Link>, layers);
-        receive.into_iter().for_each(|buffer| stack.link_mut().fill(buffer));
-        let carrier = Carrier::new(stack, arena, free);
+    fn new(link: Udp, arena: Arena, free: Vec<Buffer>, come: Receiver<Passenger>, bell: Arc<OwnedFd>) -> Runner {
+        let carrier = Carrier::over(link, arena, free, POOL, RECEIVE);
         let (seats, secret) = (HashMap::new(), RandomState::new());
         Runner { carrier, come, bell, seats, secret, last: 0, began: Instant::now() }
     }
@@ -173,8 +156,7 @@ impl Runner {
         }
         let look = if self.seats.is_empty() { None } else { Some(LOOKS_NS) };
         let patience = self.carrier.patience(self.now()).into_iter().chain(look).min();
-        let time =
-            patience.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ });
+        let time = patience.map(sys::timespec);
         if let Some(readiness) = self.carrier.readiness() {
             let bell = PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN);
             // Whatever it says, the loop looks at everything.
@@ -197,8 +179,7 @@ impl Runner {
         }
         let Ok(shape) = Shape::new(RING_BYTES, 1) else { return };
         let Ok(memory) = memory::sealed(shape.pool_bytes()) else { return };
-        let ours = channel::Shape { ring_bytes: RING_BYTES, slots: 1 };
-        let Ok((pool, _)) = Pool::of_memfd(std::os::fd::AsRawFd::as_raw_fd(&memory), ours) else { return };
+        let Ok((pool, _)) = Pool::of_memfd(memory.as_raw_fd(), channel::Shape::of_broker(shape)) else { return };
         let (number, own) = (self.random(), self.random());
         let cookies = [if own == cookie { own ^ 1 } else { own }, cookie];
         pool.lay();
@@ -206,7 +187,7 @@ impl Runner {
         slot.prepare(cookies);
         let (key, now) = ([self.random(), self.random()], self.now());
         if self.carrier.offer(name, daemon, Far::new(slot), key, now) {
-            self.seats.insert(name, Seat { pool, memory, client, token, mark, cookies, number });
+            self.seats.insert(name, Seat { pool, shape, memory, client, token, mark, cookies, number });
         }
     }
 
@@ -214,8 +195,7 @@ impl Runner {
         match event {
             Event::Met(name, key) => {
                 let Some(seat) = self.seats.get(&name) else { return };
-                let Ok(shape) = Shape::new(RING_BYTES, 1) else { return };
-                let verdict = Verdict::Carried { pool: seat.number, shape, cookies: seat.cookies, key };
+                let verdict = Verdict::Carried { pool: seat.number, shape: seat.shape, cookies: seat.cookies, key };
                 tracing::info!(local = %name.local, remote = %name.remote, "a stream is carried");
                 send(seat, verdict, Some(seat.memory.as_fd()));
             }
@@ -242,6 +222,6 @@ impl Runner {
 /// A client that does not take it looks by itself.
 fn send(seat: &Seat, verdict: Verdict, memory: Option<BorrowedFd<'_>>) {
     if let Ok((record, len)) = (Answer { token: seat.token, mark: seat.mark, verdict }).emit() {
-        let _ = crate::record::send(seat.client.as_fd(), &record[..len], memory);
+        let _ = record::send(seat.client.as_fd(), &record[..len], memory);
     }
 }

@@ -1,6 +1,7 @@
 //! System calls that rustix does not have.
 #![allow(unsafe_code, reason = "getsockopt with buffers of our own, and descriptors that come by number")]
 
+use rustix::event::Timespec;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::io;
 
@@ -8,6 +9,11 @@ use std::io;
 const PEER_GROUPS: i32 = 59;
 const NETWORK_NAMESPACE_COOKIE: i32 = 71;
 const PEER_PIDFD: i32 = 77;
+
+/// So many nanoseconds, for a wait.
+pub fn timespec(nanoseconds: u64) -> Timespec {
+    Timespec { tv_sec: (nanoseconds / 1_000_000_000) as i64, tv_nsec: (nanoseconds % 1_000_000_000) as _ }
+}
 
 /// Reads an option into `value`, a slice of integers; how many octets the kernel has written.
 fn option<T: Copy + Default>(socket: impl AsFd, level: i32, name: i32, value: &mut [T]) -> io::Result<usize> {

@@ -17,15 +17,19 @@ use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use underpass_engine::datagram::Datagram;
+use underpass_engine::layer::Layer;
 use underpass_engine::service::{Cep, Details, Indication, Peer, Request, Time};
-use underpass_engine::stack::Stack;
-use underpass_engine::transport::Transport;
+use underpass_engine::stack::{self, Stack};
+use underpass_engine::transport::{Config, Transport};
 use underpass_engine::wire::tpdu::Reason;
 use underpass_link::arena::{Arena, Buffer};
+use underpass_link::udp::Udp;
 use underpass_link::{Link, Readiness};
 use underpass_segment::far::{Far, Read, Said};
 use underpass_segment::ring::Fault;
 
+/// Octets of the longest packet.
+const LONGEST_PACKET: usize = 1500;
 /// Messages that a stream tells at a time, before the next stream's turn.
 const TURN: usize = 32;
 /// A daemon whose program has asked first asks the other daemon again after this time, in nanoseconds, then after two
@@ -92,8 +96,18 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// A carrier by these layers over a link, whose user has the buffers `free` of its arena.
-    pub fn new(stack: Stack<Box<dyn Link>>, arena: Arena, free: Vec<Buffer>) -> Carrier {
+    /// A carrier over a UDP socket. Of the buffers of its arena, `pool` are the transport's own and `receive` receive;
+    /// the others are for what is sent.
+    pub fn over(link: Udp, arena: Arena, mut free: Vec<Buffer>, pool: usize, receive: usize) -> Carrier {
+        let mut some = |count: usize| free.split_off(free.len() - count);
+        let (pool, buffers) = (some(pool), some(receive));
+        let network = Datagram::new(arena.clone(), link.local());
+        let most = LONGEST_PACKET - network.headers();
+        let config = Config { receive: receive as u32, ..Config::over(link.guarantees(), most) };
+        let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(network)];
+        layers.append(&mut stack::transport(config, 0, &arena, pool, Time(0)));
+        let mut stack = Stack::new(Box::new(link) as Box<dyn Link>, layers);
+        buffers.into_iter().for_each(|buffer| stack.link_mut().fill(buffer));
         Carrier {
             stack,
             arena,

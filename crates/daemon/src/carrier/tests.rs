@@ -8,10 +8,8 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use underpass_engine::stack;
-use underpass_engine::transport::Config;
 use underpass_link::arena::Geometry;
-use underpass_link::udp::{self, Udp};
+use underpass_link::udp;
 use underpass_segment::channel::{Pool, Shape, Side};
 use underpass_segment::end::{End, Stage};
 use underpass_segment::kernel;
@@ -24,19 +22,10 @@ const SHAPE: Shape = Shape { ring_bytes: 1 << 16, slots: 1 };
 
 /// A carrier at an address of its own.
 fn carrier() -> (Carrier, SocketAddr) {
-    let (arena, mut free) = Arena::new(GEOMETRY);
-    let mut some = |count: usize| free.split_off(free.len() - count);
-    let (pool, receive) = (some(64), some(256));
+    let (arena, free) = Arena::new(GEOMETRY);
     let link = Udp::open(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0), &arena, &udp::Config::default()).unwrap();
     let local = link.local();
-    let network = Datagram::new(arena.clone(), local);
-    let most = 1500 - network.headers();
-    let config = Config { receive: receive.len() as u32, ..Config::over(link.guarantees(), most) };
-    let mut layers: Vec<Box<dyn underpass_engine::layer::Layer>> = vec![Box::new(network)];
-    layers.append(&mut stack::transport(config, 0, &arena, pool, Time(0)));
-    let mut stack = Stack::new(Box::new(link) as Box<dyn Link>, layers);
-    receive.into_iter().for_each(|buffer| stack.link_mut().fill(buffer));
-    (Carrier::new(stack, arena, free), local)
+    (Carrier::over(link, arena, free, 64, 256), local)
 }
 
 /// What wakes the programs, and the carriers.

@@ -190,11 +190,7 @@ impl Server {
         let flush = self.closer.is_due().then(next_flush);
         let is_used = !self.clients.is_empty() || self.exchange.is_waited();
         let tidy = is_used.then(|| (self.tidied + TIDY.as_nanos() as u64).saturating_sub(now));
-        held.into_iter()
-            .chain(flush)
-            .chain(tidy)
-            .min()
-            .map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ })
+        held.into_iter().chain(flush).chain(tidy).min().map(sys::timespec)
     }
 
     fn accept(&mut self) {
