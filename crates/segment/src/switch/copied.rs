@@ -93,9 +93,10 @@ impl Port<'_> {
     /// from it, and all else goes by the kernel. False if some of the bytes are lost.
     pub fn go_on_in_copy(&self, unread: Unread) -> bool {
         kernel::undisturbed(|| {
-            let had_all = self.other_has_had_all();
+            let had_all = if self.other_has_had_all() { HAD_ALL } else { 0 };
             self.let_nobody_receive();
-            let goes_on = !self.end.is_away() || self.come_back_to_copy(unread, had_all);
+            self.end.reading.copied.store(IN_COPY | had_all, Relaxed);
+            let goes_on = !self.end.is_away() || self.come_back_to_copy(unread);
             self.come_back();
             goes_on
         })
@@ -103,7 +104,7 @@ impl Port<'_> {
 
     /// Comes back to a copy of the channel, for an end that was away. If it reads the kernel path before the ring, what
     /// was given back is passed once it comes to the ring.
-    fn come_back_to_copy(&self, unread: Unread, had_all: bool) -> bool {
+    fn come_back_to_copy(&self, unread: Unread) -> bool {
         let reading = &self.end.reading;
         // The sender that was giving back is gone.
         self.channel.incoming().flags.waiting.store(AWAY, Relaxed);
@@ -111,8 +112,9 @@ impl Port<'_> {
             return false;
         }
         let is_in_ring = reading.whereabouts() == Whereabouts::AwayFromRing;
-        let given_first = if is_in_ring { 0 } else { GIVEN_FIRST };
-        reading.copied.store(IN_COPY | given_first | if had_all { HAD_ALL } else { 0 }, Relaxed);
+        if !is_in_ring {
+            reading.copied.fetch_or(GIVEN_FIRST, Relaxed);
+        }
         if is_in_ring && self.pass_given(self.place()).is_none() || !self.end_copy(unread) {
             return false;
         }
@@ -223,8 +225,7 @@ impl Port<'_> {
             // An image before this one has made the first copy.
             return copied & HAD_ALL != 0;
         }
-        let resets = self.channel.outgoing().flags.resets.load(Relaxed) != 0;
-        self.reader_is_open() && !resets && !self.sends_fast() && self.sender().has_only_mark()
+        !self.reader_resets() && !self.sends_fast() && self.sender().has_only_mark()
     }
 
     /// The kernel has reported a reset, and the sender has put nothing on the kernel path since the copy was made.

@@ -14,7 +14,7 @@ use crate::reason::Reason;
 use crate::ring::Record;
 use crate::sync::{Relaxed, SeqCst};
 use crate::vector::Cursor;
-use crate::words::{ALONE, AWAY, DOZING, GIVING, NO_MORE_BELLS};
+use crate::words::{ALONE, AWAY, DOZING, GIVING, NO_MORE_BELLS, ORPHANED};
 use std::io::Read;
 use std::net::Shutdown;
 use std::sync::mpsc;
@@ -655,6 +655,29 @@ fn a_killed_sender_leaves_all_of_its_stream_to_an_image() {
         };
         let end = if had_all { Ok(0) } else { Err(Errno(libc::ECONNRESET)) };
         assert!(receive_all(port) == (left, end), "{had_all} {has_channel}");
+    }
+}
+
+/// The sender was killed before the reader executed, so nobody would give back what is unread, and the reader did not
+/// go away. Fails if an end that was here forgets in its copy whether the sender had had all.
+#[test]
+fn a_sender_killed_before_leaves_all_of_its_stream_to_an_image() {
+    for (had_all, marked) in [(true, false), (true, true), (false, false)] {
+        let (it, left) = some_left_unread();
+        let (sender, reader) = (it.port(0), it.port(1));
+        assert!(reader.announce_bell());
+        assert_eq!(kernel::send_bell(reader.fd), Ok(1));
+        if !had_all {
+            assert_eq!(send(&reader, b"unread"), Ok(6));
+        }
+        kernel::reset(sender.fd);
+        if marked {
+            reader.channel.outgoing().flags.closed.store(ORPHANED, Relaxed);
+        }
+        let (port, goes_on) = it.reader_in_copy(|| {});
+        assert!(goes_on && !reader.end.is_away());
+        let end = if had_all { Ok(0) } else { Err(Errno(libc::ECONNRESET)) };
+        assert!(receive_all(port) == (left, end), "{had_all} {marked}");
     }
 }
 
