@@ -137,8 +137,9 @@ octets: rust ## hostile octets to a transport in every state of classes 4 and 2,
 
 # By itself, since it looks at the memory of its process.
 TPDUS ?= 100000000
-tpdus: rust ## as many TPDUs as TPDUS (100,000,000) over each kind of link, with losses, repetitions and changes
-	UNDERPASS_TEST_TPDUS=$(TPDUS) $(CARGO) test --release --package underpass-engine --test streams -- \
+tpdus: rust ## as many TPDUs as TPDUS (100,000,000) over each kind of link, or LINK, with losses, repetitions and changes
+	UNDERPASS_TEST_TPDUS=$(TPDUS) UNDERPASS_TEST_LINK="$(LINK)" \
+	    $(CARGO) test --release --package underpass-engine --test streams -- \
 	    --exact links::soak --nocapture
 
 sharing: rust ## the engine beside the kernel's TCP, over cables of several rates and queues, a quarter of an hour; root

@@ -117,7 +117,8 @@ fn soak() {
         Kind::Llc(Driver::Auto),
         Kind::Llc(Driver::Packet),
     ];
-    for kind in kinds {
+    let only = std::env::var("UNDERPASS_TEST_LINK").unwrap_or_default();
+    for kind in kinds.into_iter().filter(|kind| format!("{kind:?}").contains(&only)) {
         let Some((_cable, [from, to])) = ends([kind; 2], odds) else { return };
         let (mut first, mut last) = (None, 0);
         let (sent, took) = stream(from, to, tpdus * PIECE, PIECE, |_, _, _| {
