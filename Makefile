@@ -221,8 +221,8 @@ licences: ## check the licences of dependencies (deny.toml), if cargo-deny is in
 	        "(cargo install --locked cargo-deny)"; \
 	fi
 
-ADVICE = 2026-11-27
-ADVISED = $(foreach suite,survey pingpong stream layers driver checksum,records/$(suite)-$(ADVICE).json)
+ADVICE = 2026-11-30
+ADVISED = $(foreach suite,survey pingpong stream broker layers driver checksum,records/$(suite)-$(ADVICE).json)
 generate: ## the manual pages and completions from the command lines' descriptions, and the advice of the records
 	$(CARGO) build --package underpass-cli
 	$(CARGO) build --package underpass-daemon --example manual

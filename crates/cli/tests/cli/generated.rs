@@ -44,8 +44,8 @@ fn completions_are_up_to_date() {
 fn the_advice_is_up_to_date() {
     let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");
     let kept = |name: &str| fs::read_to_string(records.join(name)).unwrap();
-    let file = |suite: &str| records.join(format!("{suite}-2026-11-27.json")).into_os_string().into_string().unwrap();
-    let measured = ["survey", "pingpong", "stream", "layers", "driver", "checksum"].map(file);
+    let file = |suite: &str| records.join(format!("{suite}-2026-11-30.json")).into_os_string().into_string().unwrap();
+    let measured = ["survey", "pingpong", "stream", "broker", "layers", "driver", "checksum"].map(file);
     let directory = tempfile::tempdir().unwrap();
     let placement = directory.path().join("placement.toml");
     let advise = |options: &[&str]| {
@@ -55,9 +55,9 @@ fn the_advice_is_up_to_date() {
     };
     advise(&["--output", placement.to_str().unwrap()]);
     let said = advise(&[]);
-    assert!(said == kept("advice-2026-11-27.txt"), "the advice is out of date: run `make generate`");
+    assert!(said == kept("advice-2026-11-30.txt"), "the advice is out of date: run `make generate`");
     assert!(
-        fs::read_to_string(&placement).unwrap() == kept("placement-2026-11-27.toml"),
+        fs::read_to_string(&placement).unwrap() == kept("placement-2026-11-30.toml"),
         "the placement is out of date: run `make generate`"
     );
 }

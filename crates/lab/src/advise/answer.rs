@@ -155,14 +155,28 @@ pub fn decide(question: &Question, reaches: &[Option<f64>], size: u64) -> Option
     // Where the samples are not sure, a choice by the median is right more often than the default is, and a wrong
     // choice costs as much either way.
     let likely = ways.iter().find(|way| way.times > 1.0 && way.interval.is_some_and(|it| it.high >= TIE));
+    let sure = sure.map(|sure| surpassed(sure, &ways, question, size));
     let verdict = match (sure, likely) {
-        (Some(_), _) => Verdict::Better,
+        (Some(way), _) if way.surely(|it| it.low > 1.0) => Verdict::Better,
+        (Some(_), _) => Verdict::LikelyBetter,
         _ if ways.iter().all(|way| way.surely(|it| it.high < TIE)) => Verdict::NoOffload,
         (None, Some(_)) => Verdict::LikelyBetter,
         (None, None) => Verdict::NotDistinguishable,
     };
     let choice = sure.or(likely).map_or(&default.name, |way| &way.name).clone();
     (!ways.is_empty()).then_some(Decided { size, is_measured, choice, verdict, ways })
+}
+
+/// The best of the ways that surely surpass this one, which surely gains itself; this one if there are none. The error of
+/// a prediction may be so far for the better way that it is not sure to gain at all. It does not count here: what the
+/// size adds to one way it adds to the like of it.
+fn surpassed<'a>(sure: &'a Gain, ways: &'a [Gain], question: &Question, size: u64) -> &'a Gain {
+    let choice = |gain: &Gain| question.ways.iter().find(|it| it.name == gain.name);
+    let surpasses = |way: &&Gain| {
+        let ratio = choice(sure).zip(choice(way)).and_then(|(sure, way)| drawn(sure, way, size));
+        way.samples >= FEWEST && ratio.is_some_and(|it| it.low > 1.0)
+    };
+    ways.iter().take_while(|way| way.times > sure.times).find(surpasses).unwrap_or(sure)
 }
 
 /// The interval of the gain by samples drawn anew; `None` if there is but one of something.

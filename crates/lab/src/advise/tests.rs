@@ -98,6 +98,32 @@ fn the_best_of_what_is_sure_is_chosen() {
     assert_eq!(Placement::of(&advice).places[0].ranges[0].gain, 1.4286);
 }
 
+/// Between two measured sizes one way is predicted well, and the best way badly: its own measured sizes are off the line
+/// between their neighbours. The samples tell the two apart. Fails if the error of the prediction decides between them.
+#[test]
+fn the_best_way_is_chosen_however_well_it_is_predicted() {
+    let sizes = [64, 128, 256, 512];
+    let way = |name: &str, costs: [f64; 4]| {
+        let mut curve = cost::Curve::default();
+        for (size, cost) in sizes.into_iter().zip(costs) {
+            curve.add(size, [1.0, 1.01, 0.99, 1.01, 0.99].map(|it| it * cost).to_vec());
+        }
+        Choice { name: name.to_string(), group: name.to_string(), curve, parts: Vec::new(), surveyed: None }
+    };
+    let ways = vec![
+        way("scalar", [100.0, 200.0, 400.0, 800.0]),
+        way("narrow", [80.0, 160.0, 320.0, 640.0]),
+        way("wide", [60.0, 60.0, 200.0, 200.0]),
+    ];
+    let (stage, route, objective) = (Stage::Instructions, "data".to_string(), Objective::Throughput);
+    let question = Question { stage, route, objective, ways, unusable: Vec::new() };
+    let reaches = answer::reaches(&question, &sizes);
+    let decided = answer::decide(&question, &reaches, 384).unwrap();
+    assert_eq!((decided.choice.as_str(), decided.verdict), ("wide", Verdict::LikelyBetter), "{decided:?}");
+    let measured = answer::decide(&question, &reaches, 512).unwrap();
+    assert_eq!((measured.choice.as_str(), measured.verdict), ("wide", Verdict::Better), "{measured:?}");
+}
+
 #[test]
 fn a_gain_within_the_tie_is_no_offload() {
     let little: &[f64] = &[1.02e9, 1.021e9, 1.019e9, 1.021e9, 1.019e9];
