@@ -26,6 +26,8 @@ pub struct Broker {
     socket: PathBuf,
     /// The socket itself, where a service manager keeps it.
     kept: Option<OwnedFd>,
+    /// The process that /proc has by this name has the daemon's network namespace.
+    network: Option<String>,
 }
 
 impl Broker {
@@ -34,22 +36,31 @@ impl Broker {
         Broker::launch(stage, arguments, false)
     }
 
+    /// A daemon in the network namespace of the process that /proc has by this name, for programs there.
+    pub fn start_beside(stage: &Stage, process: &str, arguments: &[&str]) -> Option<Broker> {
+        Broker::launch_at(stage, arguments, false, Some(process))
+    }
+
     /// A daemon whose socket is kept while there is no daemon, as a service manager does.
     pub fn start_by_manager(stage: &Stage, arguments: &[&str]) -> Option<Broker> {
         Broker::launch(stage, arguments, true)
     }
 
     fn launch(stage: &Stage, arguments: &[&str], is_kept: bool) -> Option<Broker> {
+        Broker::launch_at(stage, arguments, is_kept, None)
+    }
+
+    fn launch_at(stage: &Stage, arguments: &[&str], is_kept: bool, network: Option<&str>) -> Option<Broker> {
         if !is_root() {
             skip("needs root to act as several users");
             return None;
         }
         fs::set_permissions(stage.path(""), fs::Permissions::from_mode(0o755)).expect("a folder for all users");
         let arguments: Vec<String> = arguments.iter().map(|it| (*it).to_string()).collect();
-        let socket = stage.path("broker.sock");
+        let socket = stage.path(&format!("broker{}.sock", network.unwrap_or_default()));
         let kept = is_kept.then(|| listening(&socket));
-        let daemon = launch(stage, &socket, &arguments, kept.as_ref());
-        Some(Broker { daemon, arguments, socket, kept })
+        let daemon = launch(stage, &socket, &arguments, kept.as_ref(), network);
+        Some(Broker { daemon, arguments, socket, kept, network: network.map(str::to_string) })
     }
 
     /// Kills the daemon; another one takes its place.
@@ -60,7 +71,7 @@ impl Broker {
 
     /// Another daemon takes the place of a daemon that has ended.
     pub fn start_anew(&mut self, stage: &Stage) {
-        self.daemon = launch(stage, &self.socket, &self.arguments, self.kept.as_ref());
+        self.daemon = launch(stage, &self.socket, &self.arguments, self.kept.as_ref(), self.network.as_deref());
     }
 
     /// Ends the daemon in order.
@@ -152,9 +163,23 @@ fn listening(path: &std::path::Path) -> OwnedFd {
 /// As a service manager does: the socket is descriptor 3, and meant for the process that LISTEN_PID names.
 const HAND_OVER: &str = "export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$@\"";
 
-fn launch(stage: &Stage, socket: &std::path::Path, arguments: &[String], kept: Option<&OwnedFd>) -> Group {
-    let mut command = Command::new(if kept.is_some() { "sh".as_ref() } else { library::daemon().as_os_str() });
+fn launch(
+    stage: &Stage,
+    socket: &std::path::Path,
+    arguments: &[String],
+    kept: Option<&OwnedFd>,
+    network: Option<&str>,
+) -> Group {
+    let program = match (kept, network) {
+        (Some(_), _) => "sh".as_ref(),
+        (None, Some(_)) => "nsenter".as_ref(),
+        (None, None) => library::daemon().as_os_str(),
+    };
+    let mut command = Command::new(program);
     library::plain(&mut command);
+    if let Some(process) = network {
+        command.args(["-t", process, "--net"]).arg(library::daemon());
+    }
     if let Some(kept) = kept {
         command.args(["-c", HAND_OVER, "sh"]).arg(library::daemon());
         let number = kept.as_raw_fd();

@@ -11,7 +11,6 @@ const KIND_MET: u16 = 17;
 const KIND_REFUSED: u16 = 18;
 const KIND_HERE: u16 = 19;
 const KIND_CARRIED: u16 = 21;
-const KIND_RINGS: u16 = 22;
 /// Octets of an answer that says to wait.
 pub const WAITING: usize = header::LEN;
 /// Octets of an answer to a knock.
@@ -20,8 +19,6 @@ pub const HERE: usize = header::LEN + 8;
 pub const MET: usize = header::LEN + 40;
 /// Octets of an answer with memory that the daemon shares.
 pub const CARRIED: usize = header::LEN + 48;
-/// Octets of a bell.
-pub const RINGS: usize = header::LEN;
 /// Octets of an answer that refuses.
 pub const REFUSED: usize = header::LEN + 8;
 
@@ -83,8 +80,6 @@ pub enum Verdict {
         /// The key of the stream, of which the first word is not 0.
         key: [u64; 2],
     },
-    /// Something has come for a stream that the daemon carries, and its end sleeps. No answer to an ask.
-    Rings,
     /// The connection stays on kernel TCP.
     Refused(Refusal),
     /// The daemon is at work: the answer to a knock.
@@ -119,7 +114,6 @@ impl Answer {
         let begin = |len, kind| Header::begin::<CARRIED>(len, kind, self.mark, self.token);
         match self.verdict {
             Verdict::Waiting => Ok(begin(WAITING, KIND_WAITING).finish()),
-            Verdict::Rings => Ok(begin(RINGS, KIND_RINGS).finish()),
             Verdict::Here { daemon: 0 } => Err(WireError::Value("daemon")),
             Verdict::Here { daemon } => {
                 let mut to = begin(HERE, KIND_HERE);
@@ -170,7 +164,6 @@ impl Answer {
             KIND_REFUSED => REFUSED,
             KIND_HERE => HERE,
             KIND_CARRIED => CARRIED,
-            KIND_RINGS => RINGS,
             other => return Err(WireError::Kind(other)),
         };
         if packet.len() != len {
@@ -181,7 +174,6 @@ impl Answer {
             KIND_REFUSED => refused(from)?,
             KIND_HERE => here(from)?,
             KIND_CARRIED => carried(from)?,
-            KIND_RINGS => Verdict::Rings,
             _ => Verdict::Waiting,
         };
         Ok(Answer { token: header.token, mark: header.mark, verdict })

@@ -17,20 +17,20 @@
 
 pub mod answer;
 pub mod ask;
-pub mod bell;
 pub mod error;
 mod fields;
 pub mod header;
 pub mod knock;
+pub mod line;
 pub mod refusal;
 pub mod shape;
 pub mod state;
 
 pub use answer::{Answer, Side, Verdict};
 pub use ask::{Ask, Freed};
-pub use bell::Bell;
 pub use error::WireError;
 pub use knock::Knock;
+pub use line::Line;
 pub use refusal::Refusal;
 pub use shape::Shape;
 pub use state::{Abilities, Counts, Inquiry, State};

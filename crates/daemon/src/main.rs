@@ -17,6 +17,7 @@ mod exchange;
 mod facts;
 mod lanes;
 mod limits;
+mod lines;
 mod listener;
 #[cfg(test)]
 mod manual;
@@ -42,6 +43,7 @@ use routes::Routes;
 use sd_notify::NotifyState;
 use server::{Parts, Server};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
@@ -158,9 +160,10 @@ fn serve(options: &Options) -> Result<(), Failure> {
     let status = status(&abilities, &policy);
     let reloads = Reloads::begin(source, reloading)?;
     let routes = options.routes.as_deref().map(Routes::read).transpose()?;
-    let carriage = routes.as_ref().map(|it| Carriage::start(it.listen)).transpose()?;
+    let number = RandomState::new().build_hasher().finish().max(1);
+    let carriage = routes.as_ref().map(|it| Carriage::start(it.listen, number)).transpose()?;
     let away = routes.zip(carriage);
-    let server = Server::new(Parts { listener, signals, closer, abilities, policy, reloads, limits, away })?;
+    let server = Server::new(Parts { listener, signals, closer, abilities, policy, reloads, limits, away, number })?;
     info!(file, allowing, denying, "the policy is in force");
     info!(socket = %socket.display(), "underpassd listens");
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);

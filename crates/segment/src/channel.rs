@@ -344,6 +344,8 @@ impl Channel {
             words.flags.consumed.store(0, Relaxed);
             words.flags.asks_again.store(0, Relaxed);
             words.flags.resets.store(0, Relaxed);
+            words.flags.line.store(0, Relaxed);
+            words.flags.asks_end.store(0, Relaxed);
             words.flags.position.store(0, Relaxed);
             words.flags.giver.store(0, Relaxed);
             words.head.head.store(0, Relaxed);

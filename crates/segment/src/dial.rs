@@ -7,7 +7,7 @@
 use crate::config::SocketPath;
 use crate::kernel;
 use crate::raw::{Errno, syscall};
-use underpass_broker::{Answer, Ask, Bell, Knock, LONGEST};
+use underpass_broker::{Answer, Ask, Knock, LONGEST, Line};
 
 /// Octets of a control message with one descriptor (cmsg(3)): header, number, padding.
 const CONTROL: usize = 24;
@@ -137,24 +137,12 @@ impl Dial {
         self.send(&knock.emit(), None)
     }
 
-    /// The connection of this number and cookie.
-    pub fn of(fd: i32, cookie: u64) -> Dial {
-        Dial { fd, cookie }
-    }
-
-    /// Its number and cookie.
-    pub fn parts(&self) -> (i32, u64) {
-        (self.fd, self.cookie)
-    }
-
-    /// Wakes the broker, if it is there. Its queue may be full of bells.
-    pub fn ring(&self, bell: &Bell) {
-        let _ = self.send(&bell.emit(), None);
-    }
-
-    /// Its descriptor, if it is still there.
-    pub fn fd(&self) -> Option<i32> {
-        self.is_there().then_some(self.fd)
+    /// Gives the broker a line, of which it gets the end `socket`.
+    ///
+    /// # Errors
+    /// As for [`Dial::ask`].
+    pub fn give(&self, line: &Line, socket: i32) -> Result<(), Errno> {
+        self.send(&line.emit(), Some(socket))
     }
 
     fn send(&self, record: &[u8], beside: Option<i32>) -> Result<(), Errno> {

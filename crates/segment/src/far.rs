@@ -10,7 +10,7 @@ use crate::kernel;
 use crate::ring::{self, Fault, Place, Push, Record, Sender};
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release, SeqCst, fence};
 use crate::vector::Cursor;
-use crate::words::{ALONE, Flag, Raised};
+use crate::words::{self, ALONE, Flag, Raised};
 use std::collections::VecDeque;
 
 /// What a program says to the other host.
@@ -218,6 +218,11 @@ impl Far {
         true
     }
 
+    /// The number of the line by which the program is rung. To be asked once the flag is [taken](Far::takes_flag).
+    pub fn line(&self) -> u64 {
+        self.channel.outgoing().flags.line.load(Acquire)
+    }
+
     /// The daemon is about to sleep: the program rings from now on when it says something. The daemon looks once more
     /// before it sleeps.
     pub fn raise_flag(&self) {
@@ -240,6 +245,21 @@ impl Far {
             self.read = read;
         }
         Ok(self.read)
+    }
+
+    /// Whether the program asks where the other program's stream ends.
+    pub fn asks_end(&self) -> bool {
+        self.channel.outgoing().flags.asks_end.load(Acquire) != 0
+    }
+
+    /// Whether the program has closed its end. All that it has sent goes by the kernel then.
+    pub fn is_closed(&self) -> bool {
+        words::is_closed(self.channel.outgoing().flags.closed.load(Acquire))
+    }
+
+    /// Whether the program has not read all that was put here, as far as is known.
+    pub fn awaits_reader(&self) -> bool {
+        !self.ahead.is_empty()
     }
 
     /// The way to the other host is lost: the program goes down.

@@ -17,6 +17,7 @@ pub mod far;
 pub mod io_uring;
 pub mod kernel;
 pub mod layout;
+pub mod line;
 pub mod local;
 pub mod lock;
 pub mod meeting;

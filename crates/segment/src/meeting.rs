@@ -27,7 +27,7 @@ use crate::reason::Reason;
 use crate::sync::{Relaxed, Release};
 use crate::words::{CLOSED, ORPHANED};
 use broker::Broker;
-pub use broker::{bell, is_asking, ring};
+pub use broker::is_asking;
 use pools::{Attached, POOLS};
 
 /// What the directory says to an end that waits.

@@ -36,6 +36,11 @@ laid_out! {
         /// The thread, of either end, that puts on the kernel path what the reader has left in the ring; 0: none.
         /// Beside it [`BY_READER`].
         pub giver: AtomicU32,
+        /// Of a stream to another host, 1: the reader has come to the end of the kernel stream, and asks the sender's
+        /// daemon where the stream ends in the ring.
+        pub asks_end: AtomicU32,
+        /// Of a stream to another host: the number of the line by which the daemon rings the reader.
+        pub line: AtomicU64,
     }
 }
 

@@ -23,7 +23,7 @@ const FLOORS: &[(&str, &[&[&str]])] = &[
         &[
             &["watch"],
             &["family", "meeting", "switch"],
-            &["directory", "end", "far"],
+            &["directory", "end", "far", "line"],
             &["channel", "tap"],
             &["ring"],
             &["company", "lock", "parted", "stats", "vector", "wait"],
@@ -37,8 +37,8 @@ const FLOORS: &[(&str, &[&[&str]])] = &[
             &["server"],
             &["abilities", "carriage", "exchange", "lanes"],
             &[
-                "carrier", "closer", "evidence", "limits", "listener", "memory", "packet", "policy", "process",
-                "record", "routes",
+                "carrier", "closer", "evidence", "limits", "lines", "listener", "memory", "packet", "policy",
+                "process", "record", "routes",
             ],
             &["facts"],
             &["sys"],

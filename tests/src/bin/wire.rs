@@ -106,10 +106,9 @@ fn state(random: &mut Rng) -> State {
 }
 
 fn answer(random: &mut Rng) -> Result<Answer> {
-    let verdict = match random.u8(..6) {
+    let verdict = match random.u8(..5) {
         0 => Verdict::Waiting,
-        4 => Verdict::Rings,
-        5 => {
+        4 => {
             let (shape, own) = (Shape::new(1 << random.u32(16..=24), 1)?, random.u64(1..u64::MAX));
             let key = [random.u64(1..), random.u64(..)];
             Verdict::Carried { pool: random.u64(1..), shape, cookies: [own, own + 1], key }

@@ -18,6 +18,7 @@ mod io_uring;
 mod one_sided;
 mod passing;
 mod pins;
+mod remote;
 mod runtimes;
 mod scarce;
 mod services;

@@ -24,6 +24,9 @@ pub enum Message<'a> {
     End,
     /// Its program has read so far.
     Read(Read),
+    /// Its program has come to the end of the kernel stream, and asks where the stream ends in the ring: the other
+    /// program has been killed.
+    Asks,
 }
 
 /// Octets in front of those of *octets*.
@@ -35,6 +38,7 @@ const OCTETS: u8 = 3;
 const PLAIN: u8 = 4;
 const END: u8 = 5;
 const READ: u8 = 6;
+const ASKS: u8 = 7;
 
 impl<'a> Message<'a> {
     /// Writes the message without the octets of *octets*, which the caller has put behind the header. Returns how many
@@ -46,6 +50,7 @@ impl<'a> Message<'a> {
             Message::Octets(_) => (OCTETS, [0; 2]),
             Message::Plain => (PLAIN, [0; 2]),
             Message::End => (END, [0; 2]),
+            Message::Asks => (ASKS, [0; 2]),
             Message::Read(Read { number, octets }) => (READ, [number, octets]),
         };
         let count = match kind {
@@ -70,6 +75,7 @@ impl<'a> Message<'a> {
             (OCTETS, 1..) => Some(Message::Octets(rest)),
             (PLAIN, 0) => Some(Message::Plain),
             (END, 0) => Some(Message::End),
+            (ASKS, 0) => Some(Message::Asks),
             (READ, 16) => Some(Message::Read(Read { number: word(0)?, octets: word(8)? })),
             _ => None,
         }
@@ -83,7 +89,7 @@ mod tests {
     #[test]
     fn what_parses_is_the_only_spelling_of_its_meaning() {
         let read = Message::Read(Read { number: 3, octets: u64::MAX });
-        for message in [Message::Ready, Message::Up(1 << 60), Message::Plain, Message::End, read] {
+        for message in [Message::Ready, Message::Up(1 << 60), Message::Plain, Message::End, Message::Asks, read] {
             let mut octets = [0xff; 18];
             let len = message.emit(&mut octets);
             assert_eq!(Message::parse(&octets[..len]), Some(message));
@@ -91,6 +97,6 @@ mod tests {
             assert!(len == 1 || Message::parse(&octets[..len - 1]).is_none());
         }
         assert_eq!(Message::parse(&[OCTETS, 7, 8]), Some(Message::Octets(&[7, 8])));
-        assert!([&[][..], &[OCTETS], &[0], &[READ + 1]].into_iter().all(|it| Message::parse(it).is_none()));
+        assert!([&[][..], &[OCTETS], &[0], &[ASKS + 1]].into_iter().all(|it| Message::parse(it).is_none()));
     }
 }

@@ -37,15 +37,15 @@ const TURN: usize = 32;
 const AGAIN: u64 = 20_000_000;
 const LONGEST: u64 = 2_000_000_000;
 
-/// What has happened to the stream of this name.
+/// What has happened, to the stream of this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Both programs have asked: the daemons carry it from now on, with this key.
     Met(Name, [u64; 2]),
-    /// The program sleeps, and there is something for it.
-    Rings(Name),
-    /// The daemons carry it no more.
-    Lost(Name),
+    /// A program sleeps, and there is something for it: it is rung by this line.
+    Rings(u64),
+    /// The daemons carry it no more. Its program may sleep, and is rung by this line.
+    Lost(Name, u64),
 }
 
 /// An end of this host whose other end has not asked, as far as is known.
@@ -73,9 +73,20 @@ struct Stream {
     /// What the other daemon was told: that the program is ready, and how far it has read.
     told_ready: bool,
     told_read: Read,
-    /// The program has ended; the other daemon was told so.
-    has_ended: bool,
+    /// The other program asks where the stream ends: it has come to the end of the kernel stream. It was told.
+    is_asked_for_end: bool,
     told_end: bool,
+    /// The other daemon was asked so for its program.
+    has_asked_for_end: bool,
+}
+
+/// A stream is carried no more: its program has closed it, or has broken the rules of its ring.
+struct Over;
+
+impl From<Fault> for Over {
+    fn from(Fault: Fault) -> Over {
+        Over
+    }
 }
 
 /// All streams of one address of this host.
@@ -132,11 +143,20 @@ impl Carrier {
         true
     }
 
-    /// The program has ended. The other one is told where its stream ends.
-    #[expect(dead_code, reason = "the loop of clients does not say so yet")]
-    pub fn has_ended(&mut self, name: Name) {
+    /// The stream of this name is over, or is carried no more.
+    pub fn forget(&mut self, name: Name, now: Time) {
         self.offers.remove(&name);
-        self.streams.values_mut().filter(|it| it.name == name).for_each(|it| it.has_ended = true);
+        let ceps: Vec<Cep> = self.streams.iter().filter(|(_, it)| it.name == name).map(|(cep, _)| *cep).collect();
+        for cep in ceps {
+            self.let_go(cep);
+            self.stack.request(Request::Disconnect { cep, reason: Reason::NORMAL }, now);
+        }
+    }
+
+    /// Whether a program may do something for a stream without ringing: read what was put into its ring, or begin to
+    /// read by its library alone.
+    pub fn awaits_programs(&self) -> bool {
+        self.streams.values().any(|it| !it.told_ready || it.far.awaits_reader())
     }
 
     /// What has happened.
@@ -173,8 +193,7 @@ impl Carrier {
             let Some(cep) = self.turns.pop_front() else { break };
             any |= match self.carry(cep, &mut requests) {
                 Ok(any) => any,
-                // The program has broken the rules: its own stream ends.
-                Err(Fault) => {
+                Err(Over) => {
                     self.lose(cep);
                     requests.push(Request::Disconnect { cep, reason: Reason::UNSPECIFIED });
                     true
@@ -257,8 +276,9 @@ impl Carrier {
             put: 0,
             told_ready: false,
             told_read: Read::default(),
-            has_ended: false,
+            is_asked_for_end: false,
             told_end: false,
+            has_asked_for_end: false,
         };
         self.streams.insert(cep, stream);
         self.turns.push_back(cep);
@@ -267,11 +287,18 @@ impl Carrier {
 
     /// The connection is gone.
     fn lose(&mut self, cep: Cep) {
-        let Some(stream) = self.streams.remove(&cep) else { return };
+        let lost = self.let_go(cep);
+        self.events.extend(lost.map(|(name, line)| Event::Lost(name, line)));
+    }
+
+    /// The program of this stream goes on by the kernel. The stream's name, and the line by which its program is rung.
+    fn let_go(&mut self, cep: Cep) -> Option<(Name, u64)> {
+        let stream = self.streams.remove(&cep)?;
         stream.far.lose();
+        let line = stream.far.line();
         let link = self.stack.link_mut();
         stream.held.into_iter().for_each(|buffer| link.fill(buffer));
-        self.events.push_back(Event::Lost(stream.name));
+        Some((stream.name, line))
     }
 
     /// Data requests that a connection would send at once.
@@ -282,9 +309,12 @@ impl Carrier {
     }
 
     /// A turn of a stream. Whether there was anything to carry.
-    fn carry(&mut self, cep: Cep, requests: &mut Vec<Request>) -> Result<bool, Fault> {
+    fn carry(&mut self, cep: Cep, requests: &mut Vec<Request>) -> Result<bool, Over> {
         let room = self.room(cep).min(TURN);
         let Some(stream) = self.streams.get_mut(&cep) else { return Ok(false) };
+        if stream.far.is_closed() {
+            return Err(Over);
+        }
         let mut any = stream.put_held(&self.arena, requests)?;
         for _ in 0..room {
             let Some(mut buffer) = self.free.pop() else { break };
@@ -301,7 +331,7 @@ impl Carrier {
             }
         }
         if any && stream.far.takes_flag() {
-            self.events.push_back(Event::Rings(stream.name));
+            self.events.push_back(Event::Rings(stream.far.line()));
         }
         Ok(any)
     }
@@ -325,6 +355,7 @@ impl Stream {
                 Message::Up(number) => self.far.put_up(number),
                 Message::End => self.far.put_end(),
                 Message::Read(read) => self.far.has_read(read),
+                Message::Asks => self.is_asked_for_end = true,
                 Message::Plain => {}
             }
             (any, self.put) = (true, 0);
@@ -350,9 +381,13 @@ impl Stream {
             Some(Said::Up(number)) => Ok(Message::Up(number).emit(to)),
             Some(Said::Octets(n)) => Ok(Message::Octets(&[]).emit(to) + n),
             Some(Said::Plain) => Ok(Message::Plain.emit(to)),
-            None if self.has_ended && !self.told_end => {
+            None if self.is_asked_for_end && !self.told_end => {
                 self.told_end = true;
                 Ok(Message::End.emit(to))
+            }
+            None if self.far.asks_end() && !self.has_asked_for_end => {
+                self.has_asked_for_end = true;
+                Ok(Message::Asks.emit(to))
             }
             None => Ok(0),
         }

@@ -4,7 +4,7 @@
 mod clients;
 
 use crate::abilities::Abilities;
-use crate::carriage::{Carriage, Passenger};
+use crate::carriage::{Asker, Carriage, Passenger};
 use crate::carrier::Name;
 use crate::closer::{Closer, Gone};
 use crate::exchange::{ClientId, Exchange, ProcessId, Reply};
@@ -27,7 +27,6 @@ use rustix::process::geteuid;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::File;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -75,6 +74,8 @@ pub struct Parts {
     pub limits: Limits,
     /// The routes to other hosts, and what carries streams there.
     pub away: Option<(Routes, Carriage)>,
+    /// Another one each time that the daemon starts, not 0.
+    pub number: u64,
 }
 
 /// Why the daemon does not go on.
@@ -121,7 +122,7 @@ impl Server {
     /// # Errors
     /// No descriptors could be had.
     pub fn new(parts: Parts) -> io::Result<Server> {
-        let Parts { listener, signals, closer, abilities, policy, reloads, limits, away } = parts;
+        let Parts { listener, signals, closer, abilities, policy, reloads, limits, away, number } = parts;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let lanes = Lanes::new()?;
         let sources = [listener.socket.as_fd(), signals.as_fd(), lanes.bell(), reloads.bell(), closer.end()];
@@ -142,7 +143,7 @@ impl Server {
             away,
             counts: Counts::default(),
             began: Instant::now(),
-            number: RandomState::new().build_hasher().finish().max(1),
+            number,
             tidied: 0,
             flushed: 0,
             later: BinaryHeap::new(),
@@ -328,10 +329,14 @@ impl Server {
                 self.reply(&Reply { to: ClientId(client), answer, memory: None });
             }
             Ok(Packet::Inquiry(inquiry)) => self.tell(uid, client, inquiry),
-            Ok(Packet::Bell) => self.away.iter().for_each(|(_, carriage)| carriage.ring()),
+            Ok(Packet::Line(number, socket)) => {
+                if let Some((_, carriage)) = &self.away {
+                    carriage.give(uid, number, socket);
+                }
+            }
             Ok(Packet::Ask(ask, facts)) if self.leads_away(&facts) => {
                 self.counts.asks += 1;
-                self.board(client, ask, facts);
+                self.board(uid, client, ask, facts);
             }
             Ok(Packet::Ask(ask, facts)) => {
                 self.counts.asks += 1;
@@ -341,8 +346,10 @@ impl Server {
             }
             Ok(Packet::Over(ask, cookie)) => {
                 self.counts.asks += 1;
-                let reply = self.exchange.again((process, ClientId(client)), ask, cookie);
-                self.reply(&reply);
+                if !self.is_seated(client, &ask, cookie) {
+                    let reply = self.exchange.again((process, ClientId(client)), ask, cookie);
+                    self.reply(&reply);
+                }
             }
             Ok(Packet::Fault { fault, token, mark }) => {
                 tracing::debug!(uid, client, %fault, "a packet is refused");
@@ -367,19 +374,22 @@ impl Server {
     }
 
     /// A client asks for a connection to another host.
-    fn board(&mut self, client: u64, ask: Ask, facts: Facts) {
+    fn board(&mut self, uid: u32, client: u64, ask: Ask, facts: Facts) {
         let Some((routes, carriage)) = &self.away else { return };
         let Some(daemon) = routes.daemon_of(facts.remote.ip()) else { return };
         // From now on the client is awaited for as long as it lives.
         let Some(socket) = self.clients.keep(client) else { return };
         let name = Name { local: facts.local, remote: facts.remote };
-        let Ask { token, mark, .. } = ask;
-        carriage.board(Passenger { name, daemon, client: socket, token, mark, cookie: facts.cookie });
-        self.reply(&Reply {
-            to: ClientId(client),
-            answer: Answer { token, mark, verdict: Verdict::Waiting },
-            memory: None,
-        });
+        let asker = Asker { client: socket, token: ask.token, mark: ask.mark };
+        carriage.board(Passenger { name, daemon, uid, asker, cookie: facts.cookie });
+    }
+
+    /// Whether the socket with this cookie has a stream to another host, of which the client is told again.
+    fn is_seated(&mut self, client: u64, ask: &Ask, cookie: u64) -> bool {
+        let Some((_, carriage)) = &self.away else { return false };
+        let Some(socket) = self.clients.keep(client) else { return false };
+        let asker = Asker { client: socket, token: ask.token, mark: ask.mark };
+        carriage.again(cookie, asker).is_none()
     }
 
     /// Reads clients again that had to wait.

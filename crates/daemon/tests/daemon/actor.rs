@@ -195,7 +195,7 @@ impl State {
         match answer.verdict {
             Verdict::Waiting => "waiting".into(),
             Verdict::Here { .. } => "here".into(),
-            Verdict::Carried { .. } | Verdict::Rings => "away".into(),
+            Verdict::Carried { .. } => "away".into(),
             Verdict::Refused(refusal) => format!("refused {}", refusal.key()),
             Verdict::Met { pool, shape, slot, side, cookies } => {
                 let memory: OwnedFd = memory.expect("memory comes with it");

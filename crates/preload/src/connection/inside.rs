@@ -10,6 +10,7 @@
 use super::Connection;
 use super::handle::{Handle, handle};
 use super::insiders::Kept;
+use super::lines::{self, Owner};
 use super::look::look_at_all;
 use super::references::release;
 use super::share::open_descriptor;
@@ -21,7 +22,6 @@ use crate::guest::table::{self, Known};
 use crate::guest::{deadline, family, thread};
 use core::cell::Cell;
 use underpass_segment::lock::Lock;
-use underpass_segment::meeting;
 use underpass_segment::raw::{Answer, Errno, is_quiet};
 use underpass_segment::switch::{Patience, Port, Waiting};
 use underpass_segment::sync::{SeqCst, fence};
@@ -178,7 +178,7 @@ pub static WAITING: Waiting = Waiting {
     call: sleeping_call,
     give_back_everywhere,
     looks: |port| (watchers().looks_for_room)(port),
-    ring: |_| meeting::ring(),
+    ring: |_| lines::ring(),
     refused: |port| (watchers().await_room)(port),
 };
 
@@ -219,38 +219,32 @@ fn sleeping_call(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer {
     cancellable(undo, call)
 }
 
-/// Sleeps until something comes by the kernel, or the daemon rings for any connection of this process. Whether it rang.
-fn sleep_on_bell(port: &Port<'_>, patience: Patience) -> Result<bool, Errno> {
+/// Sleeps until something comes by the kernel, or the daemon rings. Whether it rang.
+fn sleep_by_line(port: &Port<'_>, patience: Patience) -> Result<bool, Errno> {
+    let line = lines::of(Owner::thread());
+    // The daemon has rung by another line, of which this thread does not hear.
+    if !lines::be_rung(Owner::thread(), port) {
+        return Ok(true);
+    }
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut both = [entry(port.fd), entry(meeting::bell().unwrap_or(-1))];
+    let mut both = [entry(port.fd), entry(line.and_then(|it| it.fd()).unwrap_or(-1))];
     let deadline = match patience {
         Patience::Socket => kernel::timeout(port.fd, libc::SO_RCVTIMEO).map(|it| clock::nanoseconds() + it),
         Patience::Until(deadline) => deadline,
     };
-    let left = deadline::left(deadline, u64::MAX);
+    let left = deadline::left(deadline, if line.is_some() { lines::LONGEST_NS } else { lines::BRIEFLY_NS });
     let left = left.as_ref().map_or(core::ptr::null(), |it| it as *const libc::timespec);
     // SAFETY: two entries; no mask.
     match unsafe { crate::guest::real::ppoll(both.as_mut_ptr(), 2, left, core::ptr::null()) } {
+        0 if deadline.is_none_or(|it| clock::nanoseconds() < it) => Ok(true),
         0 => Err(Errno(libc::EAGAIN)),
         ..0 => Err(Errno(errno::get())),
         _ if both[1].revents == 0 => Ok(false),
         _ => {
-            hear_bell();
+            line.map(lines::hear);
             Ok(true)
         }
     }
-}
-
-/// Sleeps on streams to other hosts last no longer, in nanoseconds: another thread of the process may hear the bell.
-pub const LONGEST_BESIDE_BELL_NS: u64 = 100_000_000;
-
-/// The daemon has rung, or is gone: then all streams to other hosts go down. False if it is gone.
-pub fn hear_bell() -> bool {
-    let lives = family::with_meeting(|meeting| meeting.hear_bell()).unwrap_or(true);
-    if !lives {
-        look_at_all(|it| it.joined_port().filter(|port| port.end.is_remote()).iter().for_each(Port::forsake));
-    }
-    lives
 }
 
 /// Sleeps in libc's own recv: a cancellation point, and restarted after signals as the program asked.
@@ -264,7 +258,7 @@ unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, pa
     }
     let before = errno::get();
     if port.end.is_remote() {
-        let answer = unless_left(undo, || sleep_on_bell(port, patience));
+        let answer = unless_left(undo, || sleep_by_line(port, patience));
         errno::set(before);
         return answer.and_then(|is_rung| {
             // SAFETY: passed on to the caller.

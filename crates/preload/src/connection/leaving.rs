@@ -95,7 +95,7 @@ impl Connection {
 
     /// No other process has the connection, and something is unread. What an image reads that finds the channel gone.
     pub fn unread_for_image(&self) -> Option<Unread> {
-        if self.end.is_brokered() { None } else { self.joined_port()?.unread_for_image() }
+        if self.end.is_brokered() || self.end.is_remote() { None } else { self.joined_port()?.unread_for_image() }
     }
 
     /// The image was not executed.

@@ -8,6 +8,7 @@ pub mod insiders;
 pub mod io_uring;
 pub mod leaving;
 pub mod lent;
+pub mod lines;
 pub mod look;
 pub mod lost;
 pub mod options;

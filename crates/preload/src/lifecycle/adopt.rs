@@ -358,6 +358,9 @@ impl Connection {
             port.end_execution();
             return;
         }
+        if self.end.is_remote() {
+            return self.go_on_without_daemon();
+        }
         // Where both ends have let go of the channel, and nothing was left in it, everything goes by the kernel path.
         // An image whose socket has no tag any more finds all of the stream there, whoever put it there.
         let is_complete = carried.image != 0 && !kernel::is_tagged(self.fd);
@@ -373,6 +376,18 @@ impl Connection {
             // The bytes in its channel are lost, and neither end is to wait for them.
             let reason = self.end.lack().unwrap_or(Reason::HandOver);
             end_lost_for(self.fd, reason);
+        }
+    }
+
+    /// The daemon that carried its stream to another host is gone.
+    fn go_on_without_daemon(&self) {
+        let make = || family::with_meeting_surely(|meeting| meeting.replace_daemons_channel(self.end)).flatten();
+        let goes_on = !self.end.owners.are_several()
+            && make().is_some()
+            && self.port().is_some_and(|port| port.go_on_without_daemon());
+        if !goes_on {
+            self.end.advance(Stage::Broken);
+            end_lost_for(self.fd, self.end.lack().unwrap_or(Reason::HandOver));
         }
     }
 

@@ -7,7 +7,7 @@ use crate::connection::look::{for_each_end, forget_looks};
 use crate::connection::references::{drop_reference, take_back_what_is_left};
 use crate::connection::share::set_made_input;
 use crate::connection::state::{Attachment, Usage};
-use crate::connection::{lost, unclaimed};
+use crate::connection::{lines, lost, unclaimed};
 use crate::guest::departure::{self, Lending};
 use crate::guest::table::{self, Known};
 use crate::guest::{family, forked, kernel_table, memory, statistics, thread, turn};
@@ -53,6 +53,7 @@ pub fn become_child() {
     // A child does not inherit its parent's mlockall(2).
     sysv::set_locking(false);
     family::after_fork();
+    lines::after_fork();
     tap::after_fork();
     set::after_fork(before);
     turn::after_fork();

@@ -280,8 +280,12 @@ impl Connection {
         }
     }
 
-    /// Whether nobody has its channel when this image is gone, as far as can be told.
+    /// Whether nobody has its channel when this image is gone, as far as can be told. A stream to another host goes on
+    /// without.
     pub fn is_lost_to_image(&self, census: &Census) -> bool {
+        if self.end.is_remote() {
+            return false;
+        }
         let has_both = || self.end.is_brokered() && census.other_end(self).is_some();
         self.end.stage() == Stage::Joined && (census.company(self) == Some(1) || has_both())
     }

@@ -2,7 +2,7 @@
 //! descriptors.
 
 use super::epoll;
-use crate::connection::inside::{LONGEST_BESIDE_BELL_NS, hear_bell};
+use crate::connection::lines::{self, Owner};
 use crate::connection::{self, Connection, confined};
 use crate::guest::cancellation::{self, unless_left};
 use crate::guest::deadline::{AT_ONCE, Deadline, left, let_signals_in};
@@ -11,7 +11,6 @@ use core::ffi::c_int;
 use libc::{nfds_t, pollfd, sigset_t, timespec};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
 use underpass_segment::end::End;
-use underpass_segment::meeting;
 use underpass_segment::raw::is_quiet;
 use underpass_segment::switch::{Dozed, Port, Ready, Sleep};
 use underpass_segment::sync::Relaxed;
@@ -324,8 +323,8 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
         let answer = unsafe { real::ppoll(those.as_mut_ptr(), those.len() as nfds_t, &timeout, mask) };
         fds.iter_mut().zip(those).for_each(|(it, asked)| it.revents = asked.revents);
         answer
-    } else if let Some(bell) = bell_for(fds, timeout) {
-        ask_beside_bell(fds, bell, timeout, mask)
+    } else if has_remote(fds, timeout) {
+        ask_beside_line(fds, timeout, mask)
     } else {
         let timeout = timeout.as_ref().map_or(core::ptr::null(), |t| t as *const timespec);
         // SAFETY: the array is valid for its length; the mask is the program's.
@@ -362,34 +361,42 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
     count
 }
 
-/// The descriptor on which the daemon rings, for a poll that sleeps on streams to other hosts.
-fn bell_for(fds: &[pollfd], timeout: Option<timespec>) -> Option<c_int> {
-    let sleeps = timeout.is_none_or(|it| it.tv_sec != 0 || it.tv_nsec != 0);
-    let is_remote = |it: &pollfd| it.events & IN != 0 && port(it.fd).is_some_and(|port| port.end.is_remote());
-    let bell = if sleeps { meeting::bell() } else { None };
-    bell.filter(|_| fds.iter().any(is_remote))
+/// The streams to other hosts on which a poll sleeps.
+fn remote(fds: &[pollfd]) -> impl Iterator<Item = Port<'static>> {
+    fds.iter().filter(|it| it.events & IN != 0).filter_map(|it| port(it.fd)).filter(|port| port.end.is_remote())
 }
 
-/// Asks the kernel, beside the daemon's bell. Without room for it, and since another thread may hear it, the poll looks
-/// again after a while.
-fn ask_beside_bell(fds: &mut [pollfd], bell: c_int, timeout: Option<timespec>, mask: *const sigset_t) -> c_int {
+/// Whether a poll sleeps on streams to other hosts.
+fn has_remote(fds: &[pollfd], timeout: Option<timespec>) -> bool {
+    let sleeps = timeout.is_none_or(|it| it.tv_sec != 0 || it.tv_nsec != 0);
+    sleeps && remote(fds).next().is_some()
+}
+
+/// Asks the kernel, beside this thread's line. Without room for it the poll looks again after a while.
+fn ask_beside_line(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> c_int {
     let mut those = [NONE; FEW + 1];
-    let has_room = fds.len() <= FEW;
-    let longest = if has_room { LONGEST_BESIDE_BELL_NS } else { BRIEFLY_NS };
+    let line = if fds.len() <= FEW { lines::of(Owner::thread()) } else { None };
+    // Each has to know the line.
+    let is_rung = remote(fds).fold(false, |is_rung, port| is_rung | !lines::be_rung(Owner::thread(), &port));
+    let longest = match (is_rung, line) {
+        (true, _) => 1_000_000,
+        (false, Some(_)) => lines::LONGEST_NS,
+        (false, None) => lines::BRIEFLY_NS,
+    };
     let ns = |it: timespec| it.tv_sec as u64 * 1_000_000_000 + it.tv_nsec as u64;
     let timeout = timeout.filter(|it| ns(*it) < longest).unwrap_or(timespec { tv_sec: 0, tv_nsec: longest as i64 });
-    if !has_room {
+    let Some(line) = line else {
         // SAFETY: the array is valid for its length; the mask is the program's.
         return unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, &timeout, mask) };
-    }
+    };
     those[..fds.len()].copy_from_slice(fds);
-    those[fds.len()] = pollfd { fd: bell, events: libc::POLLIN, revents: 0 };
+    those[fds.len()] = pollfd { fd: line.fd().unwrap_or(-1), events: libc::POLLIN, revents: 0 };
     // SAFETY: as above.
     let answer = unsafe { real::ppoll(those.as_mut_ptr(), fds.len() as nfds_t + 1, &timeout, mask) };
     if answer >= 0 {
         fds.iter_mut().zip(&those).for_each(|(it, asked)| it.revents = asked.revents);
         if those[fds.len()].revents != 0 {
-            hear_bell();
+            lines::hear(line);
         }
     }
     answer

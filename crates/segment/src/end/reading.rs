@@ -84,8 +84,10 @@ laid_out! {
         pub last: AtomicU32,
         /// When the kernel socket was last asked for end-of-file, in ticks.
         pub asked: AtomicU64,
-        /// Data received by the fast path, in bytes.
+        /// Data received by the fast path, in bytes, which no process has reported yet.
         pub fast_bytes: AtomicU64,
+        /// Octets of a stream to another host that were taken from the ring since the reader last entered it.
+        pub(crate) got: AtomicU64,
         /// Data received by the kernel path, in bytes.
         pub kernel_bytes: AtomicU64,
     }

@@ -56,8 +56,10 @@ laid_out! {
         pub looked: AtomicU64,
         /// [`Reading::place`](super::Reading::place) at the last send.
         pub read_before: AtomicU64,
-        /// Data sent by the fast path, in bytes.
+        /// Data sent by the fast path, in bytes, which no process has reported yet.
         pub fast_bytes: AtomicU64,
+        /// Octets of a stream to another host that were put into the ring since it last went up.
+        pub(crate) put: AtomicU64,
         /// Data sent by the kernel path, in bytes.
         pub kernel_bytes: AtomicU64,
         /// When a doorbell was last sent to see whether the kernel path carries, in ticks, and how much was

@@ -10,9 +10,9 @@ use crate::config::SocketPath;
 use crate::dial::{Beside, Dial};
 use crate::raw::Errno;
 use crate::reason::Reason;
-use crate::sync::{Acquire, AtomicBool, AtomicI32, AtomicU64, Relaxed, Release};
+use crate::sync::{AtomicBool, Relaxed};
 use underpass_broker as wire;
-use underpass_broker::{Bell, Freed, Knock, Refusal, Verdict};
+use underpass_broker::{Freed, Knock, Refusal, Verdict};
 
 /// Most asks of one process that are under way.
 const ASKS: usize = 64;
@@ -28,6 +28,9 @@ const SILENT_NS: u64 = 1_000_000_000;
 const PAUSE_NS: u64 = 1_000_000_000;
 const LONGEST_PAUSE_NS: u64 = 60_000_000_000;
 
+/// In place of the number of the daemon that has to give a pool again: an image goes on without the pool.
+pub(super) const NOBODY: u64 = 0;
+
 /// A place in a pool: a slot, and the side of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
@@ -36,8 +39,9 @@ pub(super) struct Place {
     pub side: Side,
     /// The cookies of the maker's and of the joiner's socket.
     pub cookies: [u64; 2],
-    /// The key of the stream, if the other end is on another host: the maker is the broker then, and the slot is ready.
-    pub key: Option<[u64; 2]>,
+    /// If the other end is on another host: the key of the stream, and the number of the daemon that carries it. The
+    /// maker is the broker then, and the slot is ready.
+    pub key: Option<([u64; 2], u64)>,
 }
 
 impl Place {
@@ -109,28 +113,6 @@ pub(super) struct Broker {
 /// Whether this process has a connection to the broker.
 static IS_DIALED: AtomicBool = AtomicBool::new(false);
 
-/// The connection to the broker, 1 + its number and its cookie, while the broker carries streams of this process: it
-/// rings by this connection, and is rung.
-static BELL: (AtomicI32, AtomicU64) = (AtomicI32::new(0), AtomicU64::new(0));
-
-/// The connection on which the broker rings, while it carries streams of this process. The program may have closed it.
-fn dial_of_bell() -> Option<Dial> {
-    let (fd, cookie) = (BELL.0.load(Acquire) - 1, BELL.1.load(Relaxed));
-    (fd >= 0).then(|| Dial::of(fd, cookie))
-}
-
-/// The descriptor on which the broker rings, while it carries streams of this process.
-pub fn bell() -> Option<i32> {
-    dial_of_bell()?.fd()
-}
-
-/// Wakes the broker, which carries streams of this process.
-pub fn ring() {
-    if let Some(dial) = dial_of_bell() {
-        dial.ring(&Bell { token: 0, mark: MARK });
-    }
-}
-
 /// Whether this process awaits an answer of the broker.
 pub fn is_asking() -> bool {
     IS_DIALED.load(Relaxed)
@@ -166,6 +148,11 @@ impl Broker {
     pub(super) const fn new(path: SocketPath) -> Broker {
         let asks = [None; ASKS];
         Broker { path, dial: None, asks, knocked: 0, answered: 0, daemon: 0, not_before: 0, pause: 0, was_there: false }
+    }
+
+    /// Where it listens.
+    pub(super) fn path(&self) -> &SocketPath {
+        &self.path
     }
 
     /// Whether there may be one.
@@ -326,8 +313,6 @@ impl Broker {
                     }
                     self.daemon = daemon;
                 }
-                // Whoever sleeps has been woken.
-                Ok(Some((wire::Answer { verdict: Verdict::Rings, .. }, _))) => {}
                 Ok(Some(answer)) => return Some(answer),
                 Ok(None) => break,
                 Err(_) => {
@@ -353,15 +338,6 @@ impl Broker {
         self.dial.is_some()
     }
 
-    /// The broker carries a stream of this process from now on: the connection is kept.
-    pub(super) fn keep(&mut self) {
-        if let Some(dial) = self.dial {
-            let (fd, cookie) = dial.parts();
-            BELL.1.store(cookie, Relaxed);
-            BELL.0.store(fd + 1, Release);
-        }
-    }
-
     /// Asks that are under way get no answers any more.
     fn lose(&mut self) {
         self.hang_up();
@@ -375,7 +351,6 @@ impl Broker {
     }
 
     fn hang_up(&mut self) {
-        BELL.0.store(0, Relaxed);
         if let Some(dial) = self.dial.take() {
             dial.hang_up();
         }
@@ -384,7 +359,7 @@ impl Broker {
 
     /// Keeps the connection only while an answer is awaited.
     pub(super) fn rest(&mut self) {
-        if self.dial.is_none() || BELL.0.load(Relaxed) != 0 {
+        if self.dial.is_none() {
             return;
         }
         let now = clock::nanoseconds();

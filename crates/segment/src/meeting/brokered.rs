@@ -9,7 +9,7 @@
 //! because the broker has the kernel's word for both sockets. That the broker's memory cannot shrink, the library asks
 //! the kernel. Where there is no broker, or it does not answer, the connection stays on kernel TCP.
 
-use super::broker::{self, Broker, HEED_NS, Outcome, Place, Try};
+use super::broker::{Broker, HEED_NS, NOBODY, Outcome, Place, Try};
 use super::{Answer, Meeting, unless_closed};
 use crate::channel::{Channel, MARK, Pool, Shape, Side};
 use crate::clock;
@@ -17,6 +17,8 @@ use crate::dial::{Beside, Dial, Gift};
 use crate::directory::{Directory, Key};
 use crate::end::{Asked, End, Stage};
 use crate::kernel;
+use crate::line::Line;
+use crate::raw::Errno;
 use crate::reason::Reason;
 use crate::sync::Relaxed;
 use underpass_broker as wire;
@@ -175,9 +177,6 @@ impl Meeting {
                 return self.abandon_for_directory(end, cookie, outcome);
             }
             Outcome::Met(place) => {
-                if place.key.is_some() {
-                    self.broker.keep();
-                }
                 self.broker.forget(cookie);
                 self.asked_in_vain = 0;
                 self.leave_directory(end);
@@ -261,15 +260,16 @@ impl Meeting {
         let (mine, its) = (end.cookie.load(Relaxed), end.peer_cookie.load(Relaxed));
         let side = end.side();
         let cookies = if side == Side::Maker { [mine, its] } else { [its, mine] };
-        let key = Some(end.remote.key()).filter(|key| key[0] != 0);
+        let key = end.is_remote().then(|| (end.remote.key(), end.remote.daemon()));
         Some(Place { pool, slot: end.slot.load(Relaxed), side, cookies, key })
     }
 
-    /// The broker, which carries streams of this process, has rung, or has sent answers: takes them. False if the
-    /// connection to the broker is gone.
-    pub fn hear_bell(&mut self) -> bool {
-        self.hear();
-        broker::bell().is_some()
+    /// Makes a line to the broker, for a sleeper of this process.
+    ///
+    /// # Errors
+    /// See [`Line::open`].
+    pub fn open_line(&self) -> Result<Line, Errno> {
+        Line::open(self.broker.path())
     }
 
     /// Takes all answers that have come.
@@ -298,12 +298,18 @@ impl Meeting {
             }
             (Verdict::Carried { .. }, Beside::Lost) => Outcome::NoDescriptor,
             (Verdict::Carried { pool, shape, cookies, key }, Beside::Gift(memory)) if answer.mark == MARK => {
-                match self.pool_of(memory, Shape::of_broker(shape), pool) {
-                    Some(pool) => Outcome::Met(Place { pool, slot: 0, side: Side::Joiner, cookies, key: Some(key) }),
+                match self.pool_of_daemon(memory, Shape::of_broker(shape), pool, NOBODY) {
+                    Some(pool) => Outcome::Met(Place {
+                        pool,
+                        slot: 0,
+                        side: Side::Joiner,
+                        cookies,
+                        key: Some((key, self.broker.daemon)),
+                    }),
                     None => Outcome::NoMemory,
                 }
             }
-            (Verdict::Met { .. } | Verdict::Carried { .. } | Verdict::Here { .. } | Verdict::Rings, _) => {
+            (Verdict::Met { .. } | Verdict::Carried { .. } | Verdict::Here { .. }, _) => {
                 Outcome::Refused(Refusal::Malformed)
             }
         };
@@ -321,6 +327,10 @@ impl Meeting {
 
     /// The memory, as a pool of this process.
     fn pool_of(&mut self, memory: Gift, shape: Shape, number: u64) -> Option<Pool> {
+        self.pool_of_daemon(memory, shape, number, self.broker.daemon)
+    }
+
+    fn pool_of_daemon(&mut self, memory: Gift, shape: Shape, number: u64, daemon: u64) -> Option<Pool> {
         let (pool, is_new) = Pool::of_memfd(memory.fd(), shape).ok()?;
         if self.attached(pool.id()).is_none() && self.remember(pool, 0, None).is_err() {
             if is_new {
@@ -329,7 +339,6 @@ impl Meeting {
             }
             return None;
         }
-        let daemon = self.broker.daemon;
         if let Some(it) = self.attached(pool.id()) {
             it.daemon = daemon;
             if it.given.is_none_or(|given| given.pool != number) {
@@ -411,9 +420,8 @@ impl Meeting {
     /// Whether the broker would give again all memory that this process has from it, to a program image that has the
     /// descriptors which this one has.
     pub(super) fn would_be_given_again(&mut self) -> bool {
-        let has_any =
-            |pools: &[Option<super::Attached>]| pools.iter().flatten().any(|it| it.users > 0 && it.pool.is_brokered());
-        if !has_any(&self.pools) {
+        let is_needed = |it: &super::Attached| it.users > 0 && it.pool.is_brokered() && it.daemon != NOBODY;
+        if !self.pools.iter().flatten().any(is_needed) {
             return true;
         }
         let until = clock::nanoseconds() + PATIENCE_NS;
@@ -422,7 +430,7 @@ impl Meeting {
         }
         let (daemon, has_room) = (self.broker.daemon, self.broker.has_room_for_memory());
         self.broker.rest();
-        has_room && self.pools.iter().flatten().all(|it| it.users == 0 || !it.pool.is_brokered() || it.daemon == daemon)
+        has_room && self.pools.iter().flatten().all(|it| !is_needed(it) || it.daemon == daemon)
     }
 
     /// Tries to ask the broker, until `until` (CLOCK_MONOTONIC, ns): again whenever the broker has to show first that
@@ -520,8 +528,8 @@ impl End {
         self.pool.store(place.pool.id(), Relaxed);
         self.slot.store(place.slot, Relaxed);
         self.side.store(place.side as u8, Relaxed);
-        if let Some(key) = place.key {
-            self.remote.begin(key);
+        if let Some((key, daemon)) = place.key {
+            self.remote.begin(key, daemon);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The pools that this process has attached, and the slots in them that it gives away.
 
 use super::Meeting;
+use super::broker::NOBODY;
 use super::broker::Place;
 use super::brokered::Given;
 use crate::channel::{Channel, Pool, Shape, Side};
@@ -45,7 +46,7 @@ pub(super) struct Attached {
     pub(super) made_for: Option<(i32, u64)>,
     /// For a pool of the broker's.
     pub(super) given: Option<Given>,
-    /// The number of the daemon that gave it.
+    /// The number of the daemon that has to give it again to an image; [`NOBODY`].
     pub(super) daemon: u64,
 }
 
@@ -88,6 +89,18 @@ impl Meeting {
         if end.is_brokered() || !sysv::is_freed(end.pool.load(Relaxed)) {
             return None;
         }
+        self.put_in_slot_of_its_own(end)
+    }
+
+    /// A slot in place of the channel that the daemon shared, which is gone, of an end whose other end is on another
+    /// host. Only this process knows of the slot.
+    pub fn replace_daemons_channel(&mut self, end: &End) -> Option<Channel> {
+        let channel = self.put_in_slot_of_its_own(end)?;
+        channel.prepare([end.peer_cookie.load(Relaxed), end.cookie.load(Relaxed)]);
+        Some(channel)
+    }
+
+    fn put_in_slot_of_its_own(&mut self, end: &End) -> Option<Channel> {
         let (pool, slot) = self.make(ITSELF, end.shape().ring_bytes).ok()?;
         end.pool.store(pool.id(), Relaxed);
         end.slot.store(slot, Relaxed);
@@ -207,7 +220,7 @@ impl Meeting {
                 *place = None;
             }
         }
-        let entry = Attached { pool, creator, users: 0, unused_since: now, made_for, given: None, daemon: 0 };
+        let entry = Attached { pool, creator, users: 0, unused_since: now, made_for, given: None, daemon: NOBODY };
         match self.pools.iter_mut().find(|p| p.is_none()) {
             Some(place) => {
                 *place = Some(entry);

@@ -73,6 +73,11 @@ impl Port<'_> {
         if !is_alone() {
             return Departure::NotAlone;
         }
+        // The daemon gives an image the memory again. If it is lost before, what was sent is not.
+        if self.end.is_remote() {
+            self.fall_before_end();
+            return Departure::Stuck;
+        }
         let flags = &self.channel.incoming().flags;
         let reading = &self.end.reading;
         let (departure, unread) = self.with_all_reading(|beside| {

@@ -33,6 +33,9 @@ impl Port<'_> {
     /// Takes both directions down for good. The incoming direction goes down at once if everything in its ring was
     /// read, otherwise as soon as the other end sends again.
     pub fn pin(&self, reason: Reason) {
+        if self.end.is_remote() {
+            return self.go_down_for_good(reason, false, u64::MAX);
+        }
         self.ask_for_down_unless_awaited();
         self.leave_if_read(u64::MAX);
         self.go_down_for_good(reason, false, u64::MAX);
@@ -42,6 +45,9 @@ impl Port<'_> {
     /// everything in its ring was read. Until then the sender can give that back, should a process without the library
     /// get the socket.
     pub fn pin_once_read(&self, reason: Reason) {
+        if self.end.is_remote() {
+            return self.go_down_for_good(reason, false, u64::MAX);
+        }
         self.ask_for_down_once_read();
         self.leave_if_read(u64::MAX);
         self.go_down_for_good(reason, false, u64::MAX);
@@ -71,6 +77,10 @@ impl Port<'_> {
     /// recipient what [`Port::pin_once_read`] does, and returns false. It returns false as well where the library
     /// has taken data from the kernel that the program has not read. With `wakes`, the other end is woken in any case.
     pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
+        if self.end.is_remote() {
+            self.go_down_for_good(reason, false, u64::MAX);
+            return self.hears_no_statements();
+        }
         let left = self.leave_to(recipient);
         if recipient == Recipient::Unsure {
             self.ask_for_down_if_left();
@@ -86,6 +96,9 @@ impl Port<'_> {
     /// Leaves the ring for the recipient. For a recipient that is sure to come, this end puts on the kernel path itself
     /// what it can. The ring is not left to a sender that nothing wakes.
     pub fn leave_to(&self, recipient: Recipient) -> LeftRing {
+        if self.end.is_remote() {
+            return LeftRing::No;
+        }
         let left = match recipient {
             Recipient::Unsure if self.can_wake_once_back() => self.leave(Leave::OnceGivenBack, u64::MAX),
             Recipient::Unsure => LeftRing::No,
@@ -171,6 +184,9 @@ impl Port<'_> {
 
     /// Hands the socket over to a process that may have the library and come back to the ring, or not.
     pub fn offer(&self, reason: Reason) {
+        if self.end.is_remote() {
+            return self.go_down_for_good(reason, false, u64::MAX);
+        }
         if self.can_wake() || self.left_behind() > 0 && self.wakes_or_will_wake() {
             if self.go_away(|| true) == Departure::Gone && self.left_behind() > 0 {
                 self.give_itself();

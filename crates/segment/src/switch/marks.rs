@@ -252,7 +252,9 @@ impl Port<'_> {
     fn declare_ready(&self) -> bool {
         let flags = &self.channel.incoming().flags;
         self.end.reading.armed.store(ALONE, Relaxed);
-        if let Some((position, true)) = self.read_position() {
+        if self.end.is_remote() && self.end.is_pinned() {
+            // A process without the library may have the socket, to which statements would be data.
+        } else if let Some((position, true)) = self.read_position() {
             self.end.reading.kernel.store(position, Relaxed);
             self.publish_position();
             // SeqCst: this end says that it is ready, then looks whether the other end has left. The other end leaves,

@@ -322,6 +322,7 @@ impl Port<'_> {
                 Push::Took(n) => {
                     *sent += n;
                     own::add(&self.end.sending.fast_bytes, n as u64);
+                    own::add(&self.end.sending.put, n as u64);
                     if !self.wake_reader() {
                         return Ok(Pushed::Left);
                     }

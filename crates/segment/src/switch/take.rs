@@ -102,6 +102,7 @@ impl Port<'_> {
     fn count_received(&self, n: usize, is_full: bool) {
         let reading = &self.end.reading;
         own::add(&reading.fast_bytes, n as u64);
+        own::add(&reading.got, n as u64);
         reading.last.store(n as u32, Relaxed);
         if reading.armed.load(Relaxed) == 0 {
             return;
@@ -149,6 +150,7 @@ impl Port<'_> {
         if !peek {
             reading.place.store(place.pack(), Relaxed);
             reading.fast_bytes.fetch_add(n as u64, Relaxed);
+            own::add(&reading.got, n as u64);
             self.channel.incoming().head.head.store(place.head, Release);
         }
         Ok(n)

@@ -1,5 +1,6 @@
 //! The program's registrations (epoll_ctl): made at once, or put off.
 
+use super::line;
 use super::register::{give_back, kick, register, tell_all, tell_change};
 use super::room::ask_kernel_for_room;
 use super::sleep::{leave_group, leave_to_sleepers, watch};
@@ -263,6 +264,7 @@ fn wake_sleepers(epfd: c_int, set: &Set, port: &Port<'_>, events: u32, generatio
         if !item.set_resting(true) {
             port.end.reading.resting.add(ALONE);
         }
+        line::be_rung(set, port);
         sleep = port.prepare_to_sleep(ALONE);
     });
     if sleep == Sleep::No {

@@ -1,6 +1,6 @@
 //! The events that the program gets: news of the active sockets, and what the kernel's events mean.
 
-use super::bell;
+use super::line;
 use super::news::{ended, news, over_now, without_false_reset};
 use super::register::{register, silence, tell_all, tell_change};
 use super::rests;
@@ -237,8 +237,8 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
     if data == set.alarm_data() {
         return silence(epfd, set);
     }
-    if data == set.bell_data() {
-        bell::hear(epfd, set);
+    if data == set.line_data() {
+        line::hear(epfd, set);
         events.put_off = true;
         return;
     }

@@ -6,9 +6,9 @@
 //! So cost follows activity, nested sets and sleeping need nothing of ours, and the kernel's own descriptors are asked
 //! for at least every [`wait::KERNEL_EVERY_US`].
 
-mod bell;
 mod control;
 mod events;
+mod line;
 mod news;
 mod register;
 mod rests;

@@ -1,5 +1,6 @@
 //! What wakes a set that sleeps: sockets are left to the kernel with their waiting flags up, and taken back.
 
+use super::line;
 use super::news::{news, writable};
 use super::register::{kick, register, silence, sound_if_full, tell_all};
 use super::room::{Found, ask_kernel_for_room, look, mute};
@@ -121,6 +122,7 @@ pub(super) fn rest(set: &Set, item: &mut Item, joining: &mut Joining<'_>, port: 
     if resting.number() == 0 {
         resting.add(number);
     }
+    line::be_rung(set, port);
     port.prepare_to_sleep(resting.number())
 }
 

@@ -1,7 +1,7 @@
 //! Waits on a set (epoll_wait and its variants).
 
-use super::bell;
 use super::events::{Events, ask, collect, tell_each, tell_twins};
+use super::line;
 use super::news::{news, writable as is_writable_now};
 use super::register::tell_all;
 use super::room::{any_waits, look_in};
@@ -329,7 +329,7 @@ fn sleep(set: &Set, events: &mut Events, deadline: Deadline, call: &mut Call<'_>
             Sleep::Briefly => BRIEFLY_NS,
         };
         let room_in = look_in(epfd, set);
-        let brief = brief.min(room_in).min(bell::listen(epfd, set));
+        let brief = brief.min(room_in).min(line::listen(epfd, set));
         if brief == 0 {
             return None;
         }

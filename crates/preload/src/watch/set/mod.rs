@@ -76,8 +76,10 @@ pub struct Set {
     inner_count: AtomicU32,
     /// A descriptor of the library's that is registered to wake a sleeper, plus 1; 0: none.
     alarm: AtomicI32,
-    /// The descriptor on which the daemon rings, if it is registered, plus 1; 0: it is not.
-    bell: AtomicI32,
+    /// Whether streams to other hosts are registered.
+    is_remote: AtomicBool,
+    /// The number of its line, if that is registered; 0: it is not.
+    line: AtomicU64,
     /// One of its descriptors, and all of them.
     epfd: AtomicI32,
     names: Names,
@@ -228,7 +230,8 @@ impl Set {
         set.has_twins.store(false, Relaxed);
         set.user.store(0, Relaxed);
         set.groups.store(0, Relaxed);
-        set.native.forget();
+        set.is_remote.store(false, Relaxed);
+        set.set_line(0);
         set.generation.fetch_add(1, AcqRel);
         Set::push_free(set);
     }
@@ -416,25 +419,36 @@ impl Set {
         }
     }
 
-    /// Notes that the daemon's bell of this number is registered, or none.
-    pub fn set_bell(&self, fd: Option<i32>) {
-        self.bell.store(fd.map_or(0, |fd| fd + 1), Relaxed);
+    /// A stream to another host is registered.
+    pub fn set_remote(&self) {
+        self.is_remote.store(true, Relaxed);
+    }
+
+    /// Whether streams to other hosts are registered, or were.
+    #[inline]
+    pub fn is_remote(&self) -> bool {
+        self.is_remote.load(Relaxed)
+    }
+
+    /// Notes that its line, of this number, is registered; 0: that it has none.
+    pub fn set_line(&self, number: u64) {
+        self.line.store(number, Relaxed);
         self.native.forget();
     }
 
-    /// Whether a bell is registered.
+    /// Whether a line is registered.
     pub fn is_rung(&self) -> bool {
-        self.bell.load(Relaxed) != 0
+        self.line.load(Relaxed) != 0
     }
 
-    /// Whether the daemon's bell of this number is registered.
-    pub fn has_bell(&self, fd: i32) -> bool {
-        self.bell.load(Relaxed) == fd + 1
+    /// Whether the line of this number is registered.
+    pub fn has_line(&self, number: u64) -> bool {
+        self.line.load(Relaxed) == number
     }
 
-    /// The data that the bell is registered with: an address at which no program has anything.
-    pub fn bell_data(&self) -> u64 {
-        self.bell.as_ptr() as u64
+    /// The data that the line is registered with: an address at which no program has anything.
+    pub fn line_data(&self) -> u64 {
+        self.line.as_ptr() as u64
     }
 
     /// The data that it is registered with: an address at which no program has anything.

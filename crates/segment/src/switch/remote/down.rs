@@ -8,7 +8,7 @@ use crate::ring::{self, Place, Record};
 use crate::switch::path::Descent;
 use crate::switch::take::Taken;
 use crate::switch::{BROKEN, Port};
-use crate::sync::{Acquire, Relaxed};
+use crate::sync::{Acquire, Relaxed, Release};
 use crate::vector::Cursor;
 
 /// Octets that are sent again at a time.
@@ -28,7 +28,7 @@ impl Port<'_> {
             let [head, mark, tail] = [&sending.seen_head, &sending.mark, &sending.tail].map(|it| it.load(Acquire));
             let is_marked = ring::distance(head, tail) <= ring::distance(mark, tail);
             let place = Place { head: if is_marked { head } else { mark }, consumed: 0 };
-            let sent = sending.fast_bytes.load(Relaxed).wrapping_sub(remote.sent_before.load(Relaxed));
+            let sent = sending.put.load(Relaxed);
             let unread = ring::unread(&sender.ring, place).ok().filter(|unread| *unread <= sent);
             let Some(unread) = unread else {
                 self.break_off();
@@ -103,7 +103,7 @@ impl Port<'_> {
 
     /// Octets that the reader has had from the ring since it entered it.
     pub(super) fn octets_read(&self) -> u64 {
-        self.end.reading.fast_bytes.load(Relaxed).wrapping_sub(self.end.remote.read_before.load(Relaxed))
+        self.end.reading.got.load(Relaxed)
     }
 
     /// The kernel stream has ended while the reader is in the ring: the sender was killed. Its daemon says where the
@@ -117,7 +117,19 @@ impl Port<'_> {
             Some(end) if end > read => Taken::Nothing,
             Some(_) => self.fault(),
             None if self.asks_for_down() => Taken::Failed(BROKEN),
-            None => Taken::Nothing,
+            None => {
+                self.ask_for_end();
+                Taken::Nothing
+            }
+        }
+    }
+
+    /// Asks the sender's daemon where the stream ends.
+    fn ask_for_end(&self) {
+        let word = &self.channel.incoming().flags.asks_end;
+        if word.load(Relaxed) == 0 {
+            word.store(1, Release);
+            self.rouse_daemon();
         }
     }
 

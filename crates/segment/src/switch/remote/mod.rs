@@ -39,7 +39,7 @@ use crate::lock::Entered;
 use crate::raw::Errno;
 use crate::reason::Reason;
 use crate::sync::{Relaxed, Release, SeqCst, fence, own};
-use crate::words::{Raised, WANTS_DOWN};
+use crate::words::{CLOSED, Raised, WANTS_DOWN};
 use statement::{Heard, LEN, Statement};
 
 /// A sender that waits for room in the kernel looks again after this time.
@@ -148,9 +148,47 @@ impl Port<'_> {
         }
     }
 
+    /// From now on the daemon rings by the line of this number, which this `daemon` has (0: not known yet). Returns
+    /// whether it still has to ring: a thread whose flag it has taken before may not sleep, because the ring went by
+    /// another line. Nor may a thread whose stream another daemon carried, which is gone.
+    pub fn be_rung_by(&self, line: u64, daemon: u64) -> bool {
+        if self.is_lost_with(daemon) {
+            return false;
+        }
+        let word = &self.channel.incoming().flags.line;
+        if word.load(Relaxed) != line {
+            word.store(line, SeqCst);
+            // The daemon takes the flag before it looks at the number.
+            fence(SeqCst);
+        }
+        self.asks_for_ring()
+    }
+
+    /// The daemon of this number is at work (0: not known). Whether another one carried the stream: both directions go
+    /// down then, and this end may not sleep before.
+    pub fn is_lost_with(&self, daemon: u64) -> bool {
+        let is_lost = daemon != 0 && daemon != self.end.remote.daemon();
+        if is_lost && !(self.asks_for_down() && self.reader_wants_down()) {
+            self.forsake();
+            return true;
+        }
+        false
+    }
+
+    /// Whether the sender of this end has to go down, because the way by the daemons is lost.
+    pub fn is_to_fall(&self) -> bool {
+        self.sends_fast() && self.reader_wants_down()
+    }
+
     /// Whether the daemon rings when something comes.
-    pub fn asks_for_bell(&self) -> bool {
+    pub fn asks_for_ring(&self) -> bool {
         self.flag().raised() != Raised::Down
+    }
+
+    /// Whether no statement comes by the kernel stream, for a process without the library that gets the socket. The
+    /// reader has never said that it looks for them, and does not say so any more.
+    pub(super) fn hears_no_statements(&self) -> bool {
+        self.channel.incoming().flags.ready.load(SeqCst) == 0
     }
 
     /// The daemon is gone: both directions go down.
@@ -159,10 +197,26 @@ impl Port<'_> {
         self.ask_for_down();
     }
 
+    /// An image finds the daemon gone, and this new channel in place of the one that it shared with the daemon. Both
+    /// directions go on by the kernel. False if what this end has sent is lost with that channel.
+    pub fn go_on_without_daemon(&self) -> bool {
+        let (sending, reading) = (&self.end.sending, &self.end.reading);
+        if self.sends_fast() {
+            return false;
+        }
+        let [of_sender, of_reader] = [[&sending.tail, &sending.seen_head, &sending.mark], [&reading.place; 3]];
+        [of_sender, of_reader].as_flattened().iter().for_each(|word| word.store(0, Relaxed));
+        [&sending.hole[0], &sending.hole[1], &sending.behind].iter().for_each(|word| word.store(0, Relaxed));
+        self.forsake();
+        // The slot is free once this end is closed.
+        self.channel.outgoing().flags.closed.store(CLOSED, Release);
+        true
+    }
+
     /// Before a thread sleeps on the connection: goes down if the way by the daemons is lost, because the other program
     /// may wait for what is in the ring. False if the kernel has no room for that yet, or another thread sends.
     pub(super) fn fall_before_sleep(&self) -> bool {
-        if !self.sends_fast() || !self.reader_wants_down() {
+        if !self.is_to_fall() {
             return true;
         }
         self.try_enter_sending().is_some_and(|entered| {

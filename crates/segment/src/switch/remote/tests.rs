@@ -127,7 +127,7 @@ impl Host {
             word.store(0, Relaxed);
         }
         reading.armed.store(0, Relaxed);
-        self.end.remote.begin(key);
+        self.end.remote.begin(key, 1);
     }
 
     /// The daemon looks at the channel. What it tells the other one.
@@ -206,7 +206,7 @@ impl World {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let hosts = [client, listener.accept().unwrap().0].map(|socket| {
             let (end, pool) = (shared::<End>(), Pool::create(SHAPE).unwrap());
-            end.remote.begin([1, 1]);
+            end.remote.begin([1, 1], 1);
             let (told, tells) = (VecDeque::new(), Default::default());
             let host = Host {
                 end,

@@ -59,7 +59,7 @@ impl Port<'_> {
             Err(_) => return false,
         }
         remote.went_up.store(number, Relaxed);
-        remote.sent_before.store(self.end.sending.fast_bytes.load(Relaxed), Relaxed);
+        self.end.sending.put.store(0, Relaxed);
         self.sender().mark(Record::Up(number));
         self.has_gone_up();
         true
@@ -198,6 +198,6 @@ impl Port<'_> {
     pub(in crate::switch) fn note_entrance(&self) {
         let remote = &self.end.remote;
         remote.entered.store(remote.awaited.swap(0, Relaxed), Relaxed);
-        remote.read_before.store(self.end.reading.fast_bytes.load(Relaxed), Relaxed);
+        self.end.reading.got.store(0, Relaxed);
     }
 }
