@@ -98,8 +98,9 @@ fn the_best_of_what_is_sure_is_chosen() {
     assert_eq!(Placement::of(&advice).places[0].ranges[0].gain, 1.4286);
 }
 
-/// Between two measured sizes one way is predicted well, and the best way badly: its own measured sizes are off the line
-/// between their neighbours. The samples tell the two apart. Fails if the error of the prediction decides between them.
+/// Between two measured sizes one way is predicted well, and the best way badly: its own measured sizes are off the
+/// line between their neighbours. The samples tell the two apart. Fails if the error of the prediction decides between
+/// them.
 #[test]
 fn the_best_way_is_chosen_however_well_it_is_predicted() {
     let sizes = [64, 128, 256, 512];
@@ -122,6 +123,38 @@ fn the_best_way_is_chosen_however_well_it_is_predicted() {
     assert_eq!((decided.choice.as_str(), decided.verdict), ("wide", Verdict::LikelyBetter), "{decided:?}");
     let measured = answer::decide(&question, &reaches, 512).unwrap();
     assert_eq!((measured.choice.as_str(), measured.verdict), ("wide", Verdict::Better), "{measured:?}");
+    // A way that gains little more is not taken for one that is sure.
+    let ways = vec![
+        way("scalar", [100.0, 200.0, 400.0, 800.0]),
+        way("narrow", [80.0, 160.0, 320.0, 640.0]),
+        way("wide", [60.0, 200.0, 264.0, 744.0]),
+    ];
+    let question = Question { ways, ..question };
+    let decided = answer::decide(&question, &answer::reaches(&question, &sizes), 320).unwrap();
+    assert_eq!((decided.choice.as_str(), decided.verdict), ("narrow", Verdict::Better), "{decided:?}");
+}
+
+/// Of two sizes neither can be left out, so that nobody knows how far the prediction between them is off. Fails if that
+/// is taken for no error.
+#[test]
+fn between_two_sizes_nothing_is_sure() {
+    let way = |name: &str, cost: f64| {
+        let mut curve = cost::Curve::default();
+        for size in [64, 1024] {
+            curve.add(size, [1.0, 1.01, 0.99, 1.01, 0.99].map(|it| it * cost).to_vec());
+        }
+        Choice { name: name.to_string(), group: name.to_string(), curve, parts: Vec::new(), surveyed: None }
+    };
+    let (stage, route, objective) = (Stage::Instructions, "data".to_string(), Objective::Throughput);
+    for (cost, measured, between) in
+        [(50.0, Verdict::Better, Verdict::LikelyBetter), (100.0, Verdict::NoOffload, Verdict::NotDistinguishable)]
+    {
+        let ways = vec![way("scalar", 100.0), way("wide", cost)];
+        let question = Question { stage, route: route.clone(), objective, ways, unusable: Vec::new() };
+        let reaches = answer::reaches(&question, &[64, 1024]);
+        let verdict = |size| answer::decide(&question, &reaches, size).unwrap().verdict;
+        assert_eq!((verdict(64), verdict(512)), (measured, between), "{cost}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ pub const TIE: f64 = 1.05;
 /// Why a way is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The way is surely better than the default, by more than a tie.
+    /// The way is surely better than the default, and in the median by more than a tie.
     Better,
     /// No way is better than the default by more than a tie.
     NoOffload,
