@@ -239,11 +239,7 @@ impl Runner {
                     Order::Line(uid, number, socket) => self.lines.add(uid, number, socket),
                 }
             }
-            any |= self.carrier.poll(self.now());
-            while let Some(event) = self.carrier.event() {
-                any = true;
-                self.tell(event);
-            }
+            any |= self.carry();
             if any {
                 (idle_since, self.look) = (self.now(), LOOK_NS);
             } else if self.now().since(idle_since) > POLLS_NS {
@@ -254,9 +250,20 @@ impl Runner {
         }
     }
 
+    /// Carries what there is, and tells what has happened, before an order may change whose a name is. Whether there
+    /// was anything.
+    fn carry(&mut self) -> bool {
+        let mut any = self.carrier.poll(self.now());
+        while let Some(event) = self.carrier.event() {
+            any = true;
+            self.tell(event);
+        }
+        any
+    }
+
     fn sleep(&mut self) {
         self.carrier.raise_flags();
-        if self.carrier.poll(self.now()) {
+        if self.carry() {
             return;
         }
         let look = self.carrier.awaits_programs().then_some(self.look);

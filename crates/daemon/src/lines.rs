@@ -74,10 +74,8 @@ impl Lines {
         for event in events {
             let number = event.data.u64();
             let is_over = self.lines.get(&number).is_some_and(|(_, socket)| {
-                matches!(
-                    recv(socket, &mut [0; 256], RecvFlags::DONTWAIT),
-                    Ok((_, 0)) | Err(Errno::CONNRESET | Errno::PIPE)
-                )
+                let taken = recv(socket, &mut [0; 256], RecvFlags::DONTWAIT);
+                !matches!(taken, Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR))
             });
             if is_over {
                 self.remove(number);

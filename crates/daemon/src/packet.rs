@@ -139,6 +139,7 @@ fn is_line_of(client: BorrowedFd<'_>, socket: BorrowedFd<'_>) -> bool {
     let maker = |fd| sys::peer_credentials(fd).map(|[pid, uid, _]| (pid, uid)).ok();
     sockopt::socket_domain(socket).is_ok_and(|it| it == AddressFamily::UNIX)
         && sockopt::socket_type(socket).is_ok_and(|it| it == SocketType::STREAM)
+        && sockopt::socket_acceptconn(socket).is_ok_and(|listens| !listens)
         && maker(client).is_some_and(|it| maker(socket) == Some(it))
 }
 
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, sendmsg};
     use std::io::{IoSlice, Read};
-    use std::os::unix::net::{UnixDatagram, UnixStream};
+    use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
     use underpass_segment::config::SocketPath;
     use underpass_segment::line::{Heard, Line as OwnLine};
 
@@ -198,6 +199,9 @@ mod tests {
         let datagrams = UnixDatagram::pair().unwrap();
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let file = tempfile::tempfile().unwrap();
-        assert!([datagrams.0.as_fd(), tcp.as_fd(), file.as_fd()].into_iter().all(|it| !is_line(it)));
+        let folder = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(folder.path().join("listener")).unwrap();
+        let others = [datagrams.0.as_fd(), tcp.as_fd(), file.as_fd(), listener.as_fd()];
+        assert!(others.into_iter().all(|it| !is_line(it)));
     }
 }

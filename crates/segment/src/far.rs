@@ -83,8 +83,10 @@ impl Far {
     /// # Errors
     /// The program has broken the rules of the ring.
     pub fn take(&mut self, into: &mut [u8]) -> Result<Option<Said>, Fault> {
+        /// An honest program puts few fillers in a row.
+        const MOST_FILLERS: u32 = 8;
         let ring = self.channel.incoming_ring();
-        loop {
+        for _ in 0..=MOST_FILLERS {
             let record = ring.record(self.taken.head)?;
             let behind = ring.behind(self.taken.head, record);
             match record {
@@ -104,6 +106,7 @@ impl Far {
                 }
             }
         }
+        Err(Fault)
     }
 
     /// Copies octets of the record of `len` octets that lies next.
@@ -220,6 +223,8 @@ impl Far {
 
     /// The number of the line by which the program is rung. To be asked once the flag is [taken](Far::takes_flag).
     pub fn line(&self) -> u64 {
+        // The program says its line, then looks whether its flag is still up.
+        fence(SeqCst);
         self.channel.outgoing().flags.line.load(Acquire)
     }
 

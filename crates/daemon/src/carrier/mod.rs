@@ -97,8 +97,8 @@ pub struct Carrier {
     /// The addresses of daemons.
     daemons: HashMap<Peer, SocketAddr>,
     offers: HashMap<Name, Offer>,
-    /// Connections that this daemon has asked for.
-    asked: HashMap<u32, Name>,
+    /// Connections that this daemon has asked for, each with the key that it has told.
+    asked: HashMap<u32, (Name, [u64; 2])>,
     last_tag: u32,
     streams: HashMap<Cep, Stream>,
     /// The order of turns.
@@ -146,6 +146,7 @@ impl Carrier {
     /// The stream of this name is over, or is carried no more.
     pub fn forget(&mut self, name: Name, now: Time) {
         self.offers.remove(&name);
+        self.asked.retain(|_, (asked, _)| *asked != name);
         let ceps: Vec<Cep> = self.streams.iter().filter(|(_, it)| it.name == name).map(|(cep, _)| *cep).collect();
         for cep in ceps {
             self.let_go(cep);
@@ -214,7 +215,7 @@ impl Carrier {
         let is_due = |it: &Offer| it.again.is_some_and(|again| again <= now);
         for (name, offer) in self.offers.iter_mut().filter(|(_, offer)| is_due(offer)) {
             self.last_tag = self.last_tag.wrapping_add(1);
-            self.asked.insert(self.last_tag, *name);
+            self.asked.insert(self.last_tag, (*name, offer.key));
             (offer.again, offer.waited) = (None, (offer.waited * 2).min(LONGEST));
             let details = name.details(offer.key);
             self.stack
@@ -226,11 +227,14 @@ impl Carrier {
         match indication {
             Indication::Connect { cep, from, details, most } => self.accept(cep, from, &details, most, now),
             Indication::Confirm { tag, cep, most, .. } => match self.asked.remove(&tag) {
-                Some(name) => self.begin(name, cep, most, None),
-                None => self.stack.request(Request::Disconnect { cep, reason: Reason::NORMAL }, now),
+                Some((name, key)) if self.offers.get(&name).is_some_and(|it| it.key == key) => {
+                    self.begin(name, cep, most, None);
+                }
+                // What it was asked for is over.
+                _ => self.stack.request(Request::Disconnect { cep, reason: Reason::NORMAL }, now),
             },
             Indication::Refused { tag, .. } => {
-                if let Some(offer) = self.asked.remove(&tag).and_then(|name| self.offers.get_mut(&name)) {
+                if let Some(offer) = self.asked.remove(&tag).and_then(|(name, _)| self.offers.get_mut(&name)) {
                     offer.again = Some(now.after(offer.waited));
                 }
             }

@@ -318,7 +318,12 @@ impl Server {
 
     /// A packet has been taken.
     fn taken(&mut self, uid: u32, Taken { client, packet }: Taken) {
-        let Some(process) = self.clients.get(client).map(|it| it.process) else { return };
+        let Some(process) = self.clients.get(client).map(|it| it.process) else {
+            if let Ok(Packet::Line(_, socket)) = packet {
+                self.closer.close(uid, Arc::new(socket));
+            }
+            return;
+        };
         let now = self.now();
         match packet {
             Ok(Packet::Nothing) => {}
@@ -329,11 +334,11 @@ impl Server {
                 self.reply(&Reply { to: ClientId(client), answer, memory: None });
             }
             Ok(Packet::Inquiry(inquiry)) => self.tell(uid, client, inquiry),
-            Ok(Packet::Line(number, socket)) => {
-                if let Some((_, carriage)) = &self.away {
-                    carriage.give(uid, number, socket);
-                }
-            }
+            Ok(Packet::Line(number, socket)) => match &self.away {
+                Some((_, carriage)) => carriage.give(uid, number, socket),
+                // The close may last: see `crate::closer`.
+                None => self.closer.close(uid, Arc::new(socket)),
+            },
             Ok(Packet::Ask(ask, facts)) if self.leads_away(&facts) => {
                 self.counts.asks += 1;
                 self.board(uid, client, ask, facts);
@@ -369,7 +374,7 @@ impl Server {
 
     /// Whether a route leads to the other end, from this daemon's network namespace.
     fn leads_away(&self, facts: &Facts) -> bool {
-        let is_here = facts.namespace.is_none() || facts.namespace == self.abilities.network;
+        let is_here = facts.namespace.is_some() && facts.namespace == self.abilities.network;
         is_here && self.away.as_ref().is_some_and(|(routes, _)| routes.daemon_of(facts.remote.ip()).is_some())
     }
 

@@ -5,8 +5,9 @@ use super::look::look_at_all;
 use crate::guest::{family, thread};
 use core::ptr::from_ref;
 use underpass_segment::line::{Heard, Line};
+use underpass_segment::raw::Errno;
 use underpass_segment::switch::Port;
-use underpass_segment::sync::{Acquire, AtomicI32, AtomicU64, Relaxed, Release, SeqCst};
+use underpass_segment::sync::{Acquire, AtomicBool, AtomicI32, AtomicU64, Relaxed, Release, SeqCst};
 use underpass_segment::{clock, kernel};
 
 /// Most lines of a process. Where a sleeper has none, it looks again after a while.
@@ -42,6 +43,20 @@ static PLACES: [Place; MOST] = [const {
         daemon: AtomicU64::new(0),
     }
 }; MOST];
+
+/// Whether this process has had streams to other hosts.
+static IS_ANY: AtomicBool = AtomicBool::new(false);
+
+/// This process has the channel of a stream to another host.
+pub fn note_remote() {
+    IS_ANY.store(true, Relaxed);
+}
+
+/// Whether this process has streams to other hosts, or had.
+#[inline]
+pub fn has_remote() -> bool {
+    IS_ANY.load(Relaxed)
+}
 
 /// No line is made before this time (CLOCK_MONOTONIC, ns).
 static NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
@@ -119,10 +134,12 @@ pub fn of(owner: Owner) -> Option<Line> {
     let opened = family::with_meeting(|meeting| meeting.open_line());
     let line = opened.as_ref().and_then(|it| it.as_ref().ok()).copied();
     place.put(line);
-    if matches!(opened, Some(Err(_))) {
+    if let Some(Err(error)) = opened {
         make_none_for_now();
-        // Nobody would tell when the daemon is gone. It may be already.
-        forsake(|_| true);
+        if matches!(error, Errno(libc::ENOENT | libc::ECONNREFUSED)) {
+            // The daemon is gone, and no line tells that.
+            forsake(|_| true);
+        }
     }
     line
 }
@@ -148,9 +165,11 @@ fn make_none_for_now() {
     NOT_BEFORE.store(clock::nanoseconds() + PAUSE_NS, Relaxed);
 }
 
-/// Wakes the daemon, which carries streams of this process. Without a line it looks by itself, after a millisecond.
+/// Wakes the daemon, which carries streams of this process, by the line of this thread or by any other one: the daemon
+/// looks at all streams.
 pub fn ring() {
-    if let Some(line) = of(Owner::thread()) {
+    let others = || PLACES.iter().filter_map(Place::line).find(Line::is_there);
+    if let Some(line) = of(Owner::thread()).or_else(others) {
         line.ring();
     }
 }
@@ -166,11 +185,17 @@ pub fn hear(line: Line) -> bool {
             forsake(|port| port.end.remote.daemon() != daemon);
             return true;
         }
-        Heard::Refused => make_none_for_now(),
-        Heard::Gone => forsake(|_| true),
+        // Without a greeting it is not known whose end it was.
+        Heard::Gone if is_known(line) => forsake(|_| true),
+        Heard::Refused | Heard::Gone => make_none_for_now(),
     }
     line.close();
     false
+}
+
+/// Whether the daemon has said its number on the line.
+fn is_known(line: Line) -> bool {
+    PLACES.iter().any(|it| it.number.load(Relaxed) == line.number() && it.daemon.load(Relaxed) != 0)
 }
 
 /// In a forked child: the lines are its parent's.

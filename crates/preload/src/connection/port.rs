@@ -3,6 +3,7 @@
 use super::Connection;
 use super::handle::{Handle, handle};
 use super::inside::WAITING;
+use super::lines;
 use super::state::Attachment;
 use crate::guest::{family, settings, thread};
 use underpass_segment::channel::Channel;
@@ -74,6 +75,9 @@ impl Connection {
         }
         handle.attachment.store(if channel.is_some() { Attachment::Untouched } else { Attachment::Absent }, Release);
         ATTACHES_IN_CHILD.set(0);
+        if self.end.is_remote() {
+            lines::note_remote();
+        }
         channel.is_some()
     }
 

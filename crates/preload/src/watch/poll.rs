@@ -369,7 +369,7 @@ fn remote(fds: &[pollfd]) -> impl Iterator<Item = Port<'static>> {
 /// Whether a poll sleeps on streams to other hosts.
 fn has_remote(fds: &[pollfd], timeout: Option<timespec>) -> bool {
     let sleeps = timeout.is_none_or(|it| it.tv_sec != 0 || it.tv_nsec != 0);
-    sleeps && remote(fds).next().is_some()
+    sleeps && lines::has_remote() && remote(fds).next().is_some()
 }
 
 /// Asks the kernel, beside this thread's line. Without room for it the poll looks again after a while.

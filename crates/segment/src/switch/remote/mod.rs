@@ -208,6 +208,8 @@ impl Port<'_> {
         [of_sender, of_reader].as_flattened().iter().for_each(|word| word.store(0, Relaxed));
         [&sending.hole[0], &sending.hole[1], &sending.behind].iter().for_each(|word| word.store(0, Relaxed));
         self.forsake();
+        // Statements may still come.
+        self.channel.incoming().flags.ready.store(1, SeqCst);
         // The slot is free once this end is closed.
         self.channel.outgoing().flags.closed.store(CLOSED, Release);
         true
