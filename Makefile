@@ -137,7 +137,7 @@ octets: rust ## hostile octets to a transport in every state of classes 4 and 2,
 
 # By itself, since it looks at the memory of its process.
 TPDUS ?= 100000000
-tpdus: rust ## as many TPDUs as TPDUS (100,000,000) over each kind of link, or LINK, with losses, repetitions and changes
+tpdus: rust ## as many TPDUs as TPDUS (100,000,000) over each kind of link, or LINK, with losses and changes
 	UNDERPASS_TEST_TPDUS=$(TPDUS) UNDERPASS_TEST_LINK="$(LINK)" \
 	    $(CARGO) test --release --package underpass-engine --test streams -- \
 	    --exact links::soak --nocapture
