@@ -3,12 +3,12 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use underpass_tests::broker::{Broker, GROUP, User};
+use underpass_tests::broker::{Broker, GROUP, User, is_root};
 use underpass_tests::container::{Bridge, HOSTS};
 use underpass_tests::group::Group;
 use underpass_tests::library::{AT_ONCE, is_kernel_only};
 use underpass_tests::net::{await_listening_beside, free_port};
-use underpass_tests::stage::{Stage, compile};
+use underpass_tests::stage::{Stage, compile, skip};
 
 use crate::brokered::{assert_loaded, load};
 
@@ -28,6 +28,10 @@ impl Hosts {
     /// Two hosts, if all is there that they need; otherwise says so, and the test is skipped.
     fn new(programs: &[&str]) -> Option<Hosts> {
         let stage = Stage::with(&[programs, &["unshare", "nsenter", "ip"]].concat())?;
+        if !is_root() {
+            skip("needs root to make network namespaces");
+            return None;
+        }
         let bridge = Bridge::new(&stage);
         let daemon = |number: usize| {
             let routes = format!("listen = \"{}:7471\"\n[[route]]\nto = \"{}/32\"\n", HOSTS[number], HOSTS[1 - number]);
