@@ -21,8 +21,6 @@ pub struct Client {
     pub uid: u32,
     /// When it was last heard of, in nanoseconds.
     pub heard: u64,
-    /// It has a stream to another host.
-    pub is_kept: bool,
 }
 
 /// A process that has connected.
@@ -112,7 +110,7 @@ impl Clients {
         self.last += 1;
         let client = self.last;
         let id = known.unwrap_or(ProcessId(client));
-        self.clients.insert(client, Client { socket, process: id, uid, heard: now, is_kept: false });
+        self.clients.insert(client, Client { socket, process: id, uid, heard: now });
         if let Some(it) = self.processes.get_mut(&id) {
             it.clients += 1;
             return Entered::Client(client);
@@ -163,13 +161,6 @@ impl Clients {
         may
     }
 
-    /// A client that is silent is not disconnected from now on. Its socket.
-    pub fn keep(&mut self, client: u64) -> Option<Arc<OwnedFd>> {
-        let it = self.clients.get_mut(&client)?;
-        it.is_kept = true;
-        Some(it.socket.clone())
-    }
-
     /// A client goes.
     pub fn leave(&mut self, client: u64) -> Option<Client> {
         let it = self.clients.remove(&client)?;
@@ -193,7 +184,7 @@ impl Clients {
 
     /// Clients that were not heard of since this time.
     pub fn silent_since(&self, time: u64) -> Vec<u64> {
-        self.clients.iter().filter(|(_, it)| it.heard < time && !it.is_kept).map(|(client, _)| *client).collect()
+        self.clients.iter().filter(|(_, it)| it.heard < time).map(|(client, _)| *client).collect()
     }
 
     /// Processes without a connection.

@@ -379,22 +379,24 @@ impl Server {
     }
 
     /// A client asks for a connection to another host.
-    fn board(&mut self, uid: u32, client: u64, ask: Ask, facts: Facts) {
+    fn board(&self, uid: u32, client: u64, ask: Ask, facts: Facts) {
         let Some((routes, carriage)) = &self.away else { return };
         let Some(daemon) = routes.daemon_of(facts.remote.ip()) else { return };
-        // From now on the client is awaited for as long as it lives.
-        let Some(socket) = self.clients.keep(client) else { return };
+        let Some(asker) = self.asker(client, &ask) else { return };
         let name = Name { local: facts.local, remote: facts.remote };
-        let asker = Asker { client: socket, token: ask.token, mark: ask.mark };
         carriage.board(Passenger { name, daemon, uid, asker, cookie: facts.cookie });
     }
 
     /// Whether the socket with this cookie has a stream to another host, of which the client is told again.
-    fn is_seated(&mut self, client: u64, ask: &Ask, cookie: u64) -> bool {
+    fn is_seated(&self, client: u64, ask: &Ask, cookie: u64) -> bool {
         let Some((_, carriage)) = &self.away else { return false };
-        let Some(socket) = self.clients.keep(client) else { return false };
-        let asker = Asker { client: socket, token: ask.token, mark: ask.mark };
-        carriage.again(cookie, asker).is_none()
+        self.asker(client, ask).is_some_and(|asker| carriage.again(cookie, asker).is_none())
+    }
+
+    /// The client and its ask, for the carriage, which answers it.
+    fn asker(&self, client: u64, ask: &Ask) -> Option<Asker> {
+        let socket = self.clients.get(client)?.socket.clone();
+        Some(Asker { client: socket, token: ask.token, mark: ask.mark })
     }
 
     /// Reads clients again that had to wait.

@@ -1,8 +1,7 @@
 //! The pools that this process has attached, and the slots in them that it gives away.
 
 use super::Meeting;
-use super::broker::NOBODY;
-use super::broker::Place;
+use super::broker::{NOBODY, Place};
 use super::brokered::Given;
 use crate::channel::{Channel, Pool, Shape, Side};
 use crate::clock;
